@@ -1,0 +1,113 @@
+"""Turns a wrong override or value into one message that names the field, the value and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from plsh_cli.config.schema import FLAGS, SCHEMAS, Command
+from plsh_cli.errors import MessageError, UserError
+
+_LIMITS = {
+    "greater_than": ("must be greater than {gt}", "gt"),
+    "greater_than_equal": ("must be at least {ge}", "ge"),
+    "less_than": ("must be less than {lt}", "lt"),
+    "less_than_equal": ("must be at most {le}", "le"),
+}
+
+
+def keys(model: type[BaseModel], prefix: str = "") -> dict[str, Any]:
+    """Every dotted key of a schema with its annotation; a section is listed too, with its model class."""
+    found: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        key = f"{prefix}{name}"
+        found[key] = field.annotation
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            found |= keys(field.annotation, f"{key}.")
+    return found
+
+
+def takes_list(annotation: Any) -> bool:
+    """Whether a schema annotation accepts a list."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return takes_list(typing.get_args(annotation)[0])
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return any(takes_list(option) for option in typing.get_args(annotation))
+    return typing.get_origin(annotation) is list
+
+
+def flag_of(command: str, key: str) -> str:
+    """How the command line changes `key`: its flag where it has one, and the override."""
+    plain = key.split("[")[0]
+    flags = [flag for flag, target in FLAGS.get(command, {}).items() if target == plain]
+    return " or ".join([*flags, f"{plain}=..."])
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """A hint naming the closest known words, or all of them where none is close."""
+    close = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
+    if not close:
+        leaf = word.rpartition(".")[2]
+        close = [key for key in known if key.rpartition(".")[2] == leaf]
+    return f"did you mean {' or '.join(close[:3])}?" if close else f"known: {', '.join(known)}"
+
+
+def validate(command: str, plain: dict[str, Any]) -> Command:
+    """The frozen configuration of `command` built from plain values; UserError for the first value that is wrong."""
+    try:
+        return SCHEMAS[command].model_validate(plain)
+    except ValidationError as error:
+        raise _first(command, error) from None
+
+
+def _first(command: str, error: ValidationError) -> UserError | MessageError:
+    problems = error.errors(include_url=False)
+    problem = problems[0]
+    field, kind, context = _dotted(problem["loc"]), problem["type"], problem.get("ctx", {})
+    if kind == "extra_forbidden":
+        known = [key for key, annotation in keys(SCHEMAS[command]).items() if not _is_section(annotation)]
+        return MessageError(f"unknown key {field} for plsh {command.replace('_', '-')}: {nearest(field, known)}")
+    if kind == "missing":
+        return MessageError(f"{field} is missing: the configuration needs it")
+    rest = sorted({_dotted(other["loc"]) for other in problems[1:]} - {field})
+    more = f"; also wrong: {', '.join(rest)}" if rest else ""
+    allowed = _allowed(kind, problem["msg"], context) + more
+    if isinstance(problem["input"], dict):
+        return MessageError(f"{field}: {allowed}")
+    return UserError(field, problem["input"], allowed, flag_of(command, field))
+
+
+def _allowed(kind: str, message: str, context: dict[str, Any]) -> str:
+    if kind in _LIMITS:
+        return _LIMITS[kind][0].format(**context)
+    if kind == "literal_error":
+        return f"must be one of {context['expected']}"
+    if kind in ("int_from_float", "int_type", "int_parsing"):
+        return "must be a whole number"
+    if kind in ("float_type", "float_parsing"):
+        return "must be a number"
+    if kind == "finite_number":
+        return "must be a finite number"
+    if kind == "too_short":
+        return "must hold at least one value"
+    if kind in ("model_type", "dict_type"):
+        return "must be a section with keys of its own"
+    return message.removeprefix("Value error, ").replace("Input should be", "must be")
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    text = ""
+    for part in location:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif part.isidentifier():
+            text += f".{part}" if text else part
+    return text

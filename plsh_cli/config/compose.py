@@ -1,0 +1,160 @@
+"""From a command and its overrides to one validated, frozen configuration, through Hydra."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from plsh_cli.config import catalog, check
+from plsh_cli.config.schema import FLAGS, SCHEMAS, Command
+from plsh_cli.errors import MessageError, UserError
+
+#: Keys that do not change what a run computes; they stay out of the config hash.
+NOT_SCIENCE = ("logger", "name", "out")
+
+
+def flag_overrides(command: str, flags: dict[str, str | None]) -> list[str]:
+    """The overrides that the given flags stand for: `--s 10,20` is `approx.num_samples=[10,20]`."""
+    annotations = check.keys(SCHEMAS[command])
+    lines = []
+    for flag, text in flags.items():
+        if text is None:
+            continue
+        key = FLAGS[command][flag]
+        parts = [part.strip() for part in text.split(",")]
+        if "" in parts:
+            raise UserError(flag, text, "must be a value, or values separated by single commas such as 10,20,40")
+        quoted = [quote(part) for part in parts]
+        value = f"[{','.join(quoted)}]" if check.takes_list(annotations[key]) else ",".join(quoted)
+        lines.append(f"{key}={value}")
+    return lines
+
+
+def compose(command: str, overrides: list[str], extra: Path | None = None) -> Command:
+    """The configuration of one run. `extra` is a folder of the user's own configuration files.
+
+    Raises UserError or MessageError for an unknown key, group or option, a key given twice, a deletion, a sweep over
+    several values, and any value of the wrong type or range.
+    """
+    check_overrides(command, overrides, extra, sweep=False)
+    return check.validate(command, load(command, overrides, extra))
+
+
+def load(command: str, overrides: list[str], extra: Path | None = None) -> dict[str, Any]:
+    """The composed configuration as plain values, not validated."""
+    from hydra import compose as hydra_compose
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        with hydra_context():
+            tree = hydra_compose(command, overrides=[*overrides, *search_path(extra)])
+        plain = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise MessageError(f"configuration: {_first_lines(error)}") from None
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+@contextmanager
+def hydra_context() -> Iterator[None]:
+    """A context in which Hydra reads conf/; nests inside itself and inside others' use of Hydra."""
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(catalog.conf_dir()), version_base="1.3", job_name="plsh"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def search_path(extra: Path | None) -> list[str]:
+    """The override that adds the user's folder of configuration files to Hydra's search path."""
+    if extra is None:
+        return []
+    if not extra.is_dir():
+        raise UserError("--config-dir", str(extra), "must be a folder of configuration files")
+    return [f"hydra.searchpath=[{quote('file://' + str(extra.resolve()))}]"]
+
+
+def check_overrides(command: str, overrides: list[str], extra: Path | None, *, sweep: bool) -> None:
+    """Refuse what Hydra would refuse obscurely or accept silently. `sweep`: several values per key are allowed."""
+    groups = catalog.groups(extra)
+    known = check.keys(SCHEMAS[command])
+    seen: dict[str, str] = {}
+    for text, override in zip(overrides, _parse(overrides), strict=True):
+        key = override.key_or_group
+        if override.is_delete():
+            instead = "; to switch W&B off use logger.mode=disabled" if key.split(".")[0] == "logger" else ""
+            raise MessageError(f"{text}: {key} cannot be deleted, every key is needed{instead}")
+        if key in seen:
+            raise MessageError(f"{key} is given twice: {seen[key]} and {text}; give it once")
+        seen[key] = text
+        if override.is_sweep_override() and not sweep:
+            raise MessageError(f"{text} sweeps over several values: add --multirun to run each, or write a list as {key}=[...]")
+        if key.startswith(("hydra.", "hydra/")):
+            continue
+        if key in groups:
+            _check_option(key, override, groups[key])
+        elif key in known and key not in _leaves(command):
+            raise MessageError(f"{text}: {key} is a section; set its keys, such as "
+                               f"{next(leaf for leaf in _leaves(command) if leaf.startswith(key + '.'))}=...")
+        elif key not in known:
+            raise MessageError(f"unknown key {key} for plsh {command.replace('_', '-')}: "
+                               f"{check.nearest(key, [*_leaves(command), *groups])}")
+
+
+def config_hash(config: Command) -> str:
+    """A hash of everything that decides a run's numbers: the command, its settings and the program's version."""
+    from plsh_cli import __version__
+
+    plain = config.model_dump(mode="json", exclude=set(NOT_SCIENCE)) | {"version": __version__}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _leaves(command: str) -> list[str]:
+    known = check.keys(SCHEMAS[command])
+    return [key for key in known if not any(other.startswith(f"{key}.") for other in known)]
+
+
+def _check_option(group: str, override: Any, options: list[str]) -> None:
+    values = override.value().list if override.is_sweep_override() else [override.value()]
+    for value in values:
+        name = str(getattr(value, "text", value))
+        if name not in options:
+            raise UserError(group, name, f"must be one of {', '.join(options)}", f"{group}=...")
+
+
+def _parse(overrides: list[str]) -> list[Any]:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parsed = []
+    for text in overrides:
+        if "=" not in text and not text.startswith("~"):
+            raise MessageError(f"stray argument {text!r}: settings are given as key=value, and lists without spaces (--s 10,20)")
+        try:
+            parsed.append(OverridesParser.create().parse_override(text))
+        except HydraException as error:
+            raise MessageError(f"cannot read {text!r}: {_first_lines(error)}") from None
+    return parsed
+
+
+def quote(text: str) -> str:
+    """The text as a value of Hydra's override grammar."""
+    if re.fullmatch(r"[A-Za-z0-9_.:-]+|[+-]?[0-9.]+([eE][+-]?[0-9]+)?", text):
+        return text
+    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text) + "'"
+
+
+def _first_lines(error: Exception) -> str:
+    return "; ".join(line.strip() for line in str(error).splitlines()[:2] if line.strip())

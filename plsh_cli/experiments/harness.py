@@ -1,0 +1,211 @@
+"""Runs one experiment inside its run folder, whatever way it ends."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import importlib
+import io
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+from plsh_cli import console, provenance, rundir
+from plsh_cli.config.compose import config_hash
+from plsh_cli.config.schema import Command
+from plsh_cli.errors import MessageError, PlshError
+from plsh_cli.experiments.result import Result
+from plsh_cli.rundir import RunFolder
+from plsh_cli.tracking import Tracker, check_online
+
+_DISK_TROUBLE = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EIO)
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived; a BaseException, so that no experiment catches it by accident."""
+
+
+class RunFailed(PlshError):
+    """An experiment raised; the traceback is in the run folder's error.txt."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What an experiment sees of its run: where to write, how to report."""
+
+    folder: RunFolder
+    tracker: Tracker
+    say: Callable[[str], None]
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return self.folder.path
+
+    def log(self, metrics: Mapping[str, object]) -> None:
+        """Record metrics in metrics.jsonl and W&B."""
+        self.tracker.log(metrics)
+
+    def progress(self, total: float, description: str) -> AbstractContextManager[console.Counter]:
+        """A progress display; call `.advance()` on what it gives."""
+        return console.progress(total, description)
+
+    def save_arrays(self, name: str, **arrays: Any) -> Path:
+        """Save arrays as <name>.npz in the run folder, whole; loadable without pickle."""
+        import numpy
+
+        return self.folder.write(f"{name}.npz", lambda handle: numpy.savez_compressed(handle, allow_pickle=False, **arrays))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run."""
+
+    folder: RunFolder
+    result: dict[str, Any]
+    figures: list[Path]
+    sync: str | None
+
+
+def module(command: str) -> ModuleType:
+    """The experiment module of a command; it has `plan(config)` and `run(config, run)`."""
+    return importlib.import_module(f"plsh_cli.experiments.{command}")
+
+
+def plan(config: Command) -> dict[str, object]:
+    """What a run would do. Raises UserError where it cannot run."""
+    planned: dict[str, object] = module(config.command).plan(config)
+    return planned
+
+
+def execute(config: Command, overrides: Sequence[str], say: Callable[[str], None]) -> Outcome:
+    """Run the experiment in a new run folder.
+
+    Raises UserError or MessageError before anything is written where the input is wrong; RunFailed where the experiment
+    itself fails; KeyboardInterrupt and Terminated pass through after status.json says so.
+    """
+    plan(config)
+    check_online(config.logger)
+    folder = RunFolder.create(config.out, config.command.replace("_", "-"), config.name, lambda new: _fill(new, config, overrides))
+    try:
+        tracker = Tracker.open(folder, config.logger, config.model_dump(mode="json"), config.command)
+    except BaseException:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+    say(f"run: {folder.path}")
+    run = Run(folder, tracker, say)
+    sync: list[str | None] = []
+    with _terminable(), _recorded(folder, tracker, sync):
+        result, figures = _work(config, run)
+    return Outcome(folder, result, figures, sync[0])
+
+
+def _fill(folder: RunFolder, config: Command, overrides: Sequence[str]) -> None:
+    from omegaconf import OmegaConf
+
+    facts = {"command": config.command, "config_hash": config_hash(config), **rundir.process_facts()}
+    folder.set_status("running", **facts)
+    folder.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(config.model_dump(mode="json"))))
+    folder.write_text("overrides.txt", "".join(f"{line}\n" for line in overrides))
+    folder.write_json("env.json", provenance.environment())
+    folder.write_json("git.json", provenance.source())
+    folder.write_text("metrics.jsonl", "")
+
+
+def _work(config: Command, run: Run) -> tuple[dict[str, Any], list[Path]]:
+    from plsh_cli import report
+
+    begin = time.perf_counter()
+    result: Result = module(config.command).run(config, run)
+    timing = {**result.timing, "experiment_seconds": time.perf_counter() - begin}
+    record = {"schema": 1, "command": config.command, "name": config.name, "config_hash": config_hash(config),
+              "rows": result.rows, "summary": result.summary, "timing": timing}
+    run.folder.write_json("result.json", record)
+    run.folder.write_text("rows.csv", _csv(result.rows))
+    figures = report.draw(run.path)
+    run.tracker.table("rows", result.rows)
+    run.tracker.figures(figures)
+    run.tracker.summary(result.summary)
+    return rundir.finite(record), figures
+
+
+@contextmanager
+def _recorded(folder: RunFolder, tracker: Tracker, sync: list[str | None]) -> Iterator[None]:
+    """Write into status.json how the body ended, and close the tracker."""
+    try:
+        yield
+        folder.set_status("done")
+        sync.append(tracker.finish(0))
+    except BaseException as error:
+        state, reason, code = _ending(error)
+        with suppress(OSError):
+            folder.set_status(state, reason)
+        if isinstance(error, Exception) and not isinstance(error, PlshError):
+            with suppress(OSError):
+                folder.write_text("error.txt", traceback.format_exc())
+        with suppress(Exception):
+            tracker.finish(code)
+        if isinstance(error, OSError) and error.errno in _DISK_TROUBLE:
+            raise MessageError(f"out: the run folder {folder.path} cannot be written any more ({error.strerror})") from error
+        if isinstance(error, Exception) and not isinstance(error, PlshError):
+            raise RunFailed(f"run {folder.path} failed: {reason}; the traceback is in {folder.path / 'error.txt'}") from error
+        raise
+
+
+def _ending(error: BaseException) -> tuple[str, str, int]:
+    if isinstance(error, KeyboardInterrupt):
+        return "killed", "interrupted from the keyboard (SIGINT)", 130
+    if isinstance(error, Terminated):
+        return "killed", "terminated (SIGTERM)", 143
+    text = " ".join(str(error).split())
+    return "failed", text if isinstance(error, PlshError) else f"{type(error).__name__}: {text}", 1
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Within the body SIGTERM raises Terminated. Signal handlers belong to the main thread; elsewhere nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _csv(rows: Sequence[Mapping[str, object]]) -> str:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rundir.finite(list(rows)))
+    return text.getvalue()
+
+
+def show(outcome: Outcome) -> None:
+    """Print a finished run's tables, figures and how to sync it."""
+    from plsh_cli import report
+
+    out = console.output()
+    for table in report.tables(outcome.result):
+        out.print(table)
+    if outcome.figures:
+        out.print(f"figures: {outcome.folder.path / 'figures'} ({', '.join(sorted({file.stem for file in outcome.figures}))})")
+    out.print(f"rows: {outcome.folder.path / 'rows.csv'}")
+    if outcome.sync:
+        out.print(f"W&B was offline; to upload this run: {outcome.sync}", soft_wrap=True)
+    sys.stdout.flush()

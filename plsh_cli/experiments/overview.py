@@ -1,0 +1,90 @@
+"""What there is to run, and what this machine can run it with: `plsh ls` and `plsh doctor`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+from rich.table import Table
+
+from plsh_cli import __version__, console, provenance, tracking
+from plsh_cli.config import catalog
+from plsh_cli.config.schema import SCHEMAS
+
+
+def listing(extra: Path | None) -> None:
+    """Print every command with its groups, options and experiments."""
+    out = console.output()
+    groups = catalog.groups(extra)
+    presets = catalog.experiments(extra)
+    commands = Table("command", "groups: options", "experiments", title="commands with a configuration", title_justify="left")
+    for command, schema in SCHEMAS.items():
+        own = [f"{group}: {', '.join(options)}" for group, options in groups.items() if group in schema.model_fields]
+        names = [preset.name for preset in presets if preset.command in (command, None)]
+        spelled = f"plsh {command.replace('_', ' ' if command.startswith('bench_') else '-')}"
+        commands.add_row(spelled, "\n".join(own), "\n".join(names))
+    out.print(commands)
+    about = Table("experiment", "what it is", title="experiments: plsh COMMAND experiment=NAME", title_justify="left")
+    for preset in presets:
+        about.add_row(preset.name, preset.description)
+    out.print(about)
+    out.print("also: plsh config COMMAND, plsh ls, plsh doctor, plsh rerun RUN; every key of a command: plsh config COMMAND")
+
+
+def doctor() -> None:
+    """Print what a bug report needs and what can run here."""
+    out = console.output()
+    table = Table("what", "here", title=f"plsh {__version__}", title_justify="left")
+    environment = provenance.environment()
+    table.add_row("python", str(environment["python"]))
+    table.add_row("platform", str(environment["platform"]))
+    table.add_row("processor", f"{environment['processor']}, {environment['cores']} cores")
+    table.add_row("memory", _gibibytes(provenance.memory_bytes()))
+    for name in provenance.PACKAGES:
+        table.add_row(name, provenance.version(name) or "not installed")
+    for name, text in {**_devices(), **_backends(), **_wandb(), **_folders()}.items():
+        table.add_row(name, text)
+    out.print(table)
+
+
+def _devices() -> dict[str, str]:
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return {"devices": f"torch does not load: {error}"}
+    found = [f"cpu ({torch.get_num_threads()} threads)"]
+    found += [f"cuda:{index} {torch.cuda.get_device_name(index)}" for index in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        found.append("mps")
+    return {"devices": ", ".join(found)}
+
+
+def _backends() -> dict[str, str]:
+    compiler = next((path for path in map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++")) if path), None)
+    return {
+        "matrix backend: scipy": "can run (cpu)",
+        "matrix backend: torch": "can run" if importlib.util.find_spec("torch") else "cannot run: torch is not installed",
+        "C++ compiler": compiler or "none found",
+        "triton": "installed" if importlib.util.find_spec("triton") else "not installed",
+    }
+
+
+def _wandb() -> dict[str, str]:
+    state = tracking.state()
+    return {"W&B server": str(state["server"]),
+            "W&B key": "found: logger.mode=online can run" if state["key"] else "none: logger.mode=offline (default) or disabled"}
+
+
+def _folders() -> dict[str, str]:
+    from plsh_cli import assets
+
+    cache = assets.cache_folder()
+    held = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) if cache.is_dir() else 0
+    return {"configuration": str(catalog.conf_dir()), "asset cache": f"{cache} ({_gibibytes(held)} used)",
+            "runs": str(Path("runs").resolve())}
+
+
+def _gibibytes(count: int | None) -> str:
+    return "unknown" if count is None else f"{count / 2**30:.1f} GiB"

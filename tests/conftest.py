@@ -1,0 +1,60 @@
+"""What every test shares: no network, no W&B account, no leftovers in the checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["WANDB_MODE"] = "offline"
+
+#: The smallest sensible approx run: one scale, two s, two seeds.
+TOY = ["approx.n=64", "bias.sigma=[2.0]", "approx.num_samples=[2,4]", "approx.seeds=2", "approx.bootstrap=100"]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        """Everything it printed, white space folded, so that line breaks do not matter."""
+        return re.sub(r"\s+", " ", self.out + self.err)
+
+
+@pytest.fixture
+def plsh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Finished]:
+    """Runs the command line in this process, in an empty working folder."""
+    from typer.testing import CliRunner
+
+    from plsh_cli.cli import app
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> Finished:
+        result = CliRunner().invoke(app, list(words))
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Finished(result.exit_code, result.stdout, result.stderr)
+
+    return call
+
+
+@pytest.fixture
+def only_run(tmp_path: Path) -> Callable[[], Path]:
+    """The one run folder under the working folder's runs/."""
+
+    def find() -> Path:
+        (config,) = tmp_path.glob("runs/*/*/config.yaml")
+        return config.parent
+
+    return find

@@ -1,0 +1,171 @@
+"""The command line from outside: help, listings, dry runs, interrupts, reruns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import TOY
+
+from plsh_cli.rundir import RunFolder
+
+ROOT = Path(__file__).parent.parent
+QUIET = [*TOY, "logger.mode=disabled"]
+FILES = {"config.yaml", "overrides.txt", "env.json", "git.json", "status.json", "metrics.jsonl", "result.json", "rows.csv",
+         "figures"}
+
+
+def test_help_imports_nothing_heavy():
+    code = ("import sys, plsh_cli.cli\n"
+            "heavy = {'torch', 'numpy', 'hydra', 'omegaconf', 'wandb', 'transformers', 'matplotlib', 'pydantic'}\n"
+            "print(sorted(heavy & set(sys.modules)))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_run_leaves_a_complete_folder(plsh, only_run):
+    done = plsh("approx", "--n", "64", "--sigma", "2", "--s", "2,4", "--seeds", "2", "logger.mode=disabled")
+    assert done.code == 0, done.text
+    assert "same as: plsh approx 'approx.num_samples=[2,4]' 'approx.n=[64]' 'bias.sigma=[2]' approx.seeds=2" in done.text
+    run = only_run()
+    assert {file.name for file in run.iterdir()} >= FILES
+    status = json.loads((run / "status.json").read_text())
+    assert status["state"] == "done"
+    assert status["reason"] is None
+    result = json.loads((run / "result.json").read_text())
+    assert [(row["n"], row["sigma"], row["num_samples"], row["sampler"]) for row in result["rows"]] == [
+        (64, 2.0, 2, "iid"), (64, 2.0, 4, "iid")]
+    assert len((run / "rows.csv").read_text().splitlines()) == 3
+    assert {file.suffix for file in (run / "figures").iterdir()} == {".png", ".svg"}
+    git = json.loads((run / "git.json").read_text())
+    assert git["of"] in ("package source", "working folder", None)
+
+
+def test_a_dry_run_writes_nothing(plsh, tmp_path):
+    done = plsh("approx", *QUIET, "--dry-run")
+    assert done.code == 0
+    assert "num_samples" in done.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_config_prints_what_composes_again(plsh):
+    done = plsh("config", "approx", "approx.heads=12")
+    assert done.code == 0
+    assert "heads: 12" in done.out
+
+
+def test_ls_names_every_command_group_and_experiment(plsh):
+    text = plsh("ls").text
+    for word in ("plsh approx", "plsh attn-error", "plsh bench matrix", "bias:", "paper_matrix"):
+        assert word in text
+
+
+def test_doctor_reports_what_a_bug_report_needs(plsh):
+    text = plsh("doctor").text
+    for word in ("python", "torch", "cores", "memory", "GiB", "devices", "cpu", "W&B key", "asset cache", "triton"):
+        assert word in text
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["approx", "--s", "10,", "20"], "--s = 10,"),
+    (["approx", "--s", "10", "20"], "stray argument '20'"),
+    (["approx", "--seeds", "3", "approx.seeds=4"], "given twice"),
+    (["approx", "--n", "1e9", "approx.norm=dense"], "approx.n"),
+    (["rerun", "absent"], "no run 'absent'"),
+    (["config", "nothing"], "approx"),
+])
+def test_bad_input_is_one_message_and_writes_nothing(plsh, tmp_path, words, message):
+    done = plsh(*words)
+    assert done.code == 2
+    assert message in done.err
+    assert done.err.startswith("plsh: ")
+    assert done.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dashed_keys_are_explained():
+    done = subprocess.run([sys.executable, "-m", "plsh_cli", "approx", "--approx.n=3"], capture_output=True, text=True,
+                          cwd=ROOT, check=False)
+    assert done.returncode == 2
+    assert "approx.n=3" in done.stderr
+
+
+def test_a_failing_experiment_says_so(plsh, only_run, monkeypatch):
+    from plsh_cli.experiments import approx
+
+    def crash(config, run):
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(approx, "run", crash)
+    done = plsh("approx", *QUIET)
+    assert done.code == 1
+    assert "RuntimeError: boom" in done.err
+    assert "Traceback" not in done.err
+    run = only_run()
+    assert json.loads((run / "status.json").read_text())["state"] == "failed"
+    assert "boom" in (run / "error.txt").read_text()
+
+
+def test_a_disk_that_fills_up_during_the_run(plsh, only_run, monkeypatch):
+    import errno
+
+    from plsh_cli.experiments import approx
+
+    def full(config, run):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(approx, "run", full)
+    done = plsh("approx", *QUIET)
+    assert done.code == 2
+    assert "No space left" in done.err
+    assert json.loads((only_run() / "status.json").read_text())["state"] == "failed"
+
+
+@pytest.mark.parametrize(("number", "code", "state"), [
+    (signal.SIGINT, 130, "interrupted from the keyboard (SIGINT)"), (signal.SIGTERM, 143, "terminated (SIGTERM)"),
+    (signal.SIGKILL, -9, "kill -9")])
+def test_signals_leave_a_status(tmp_path, number, code, state):
+    command = [sys.executable, "-m", "plsh_cli", "approx", "--n", "4096", "--seeds", "500", "logger.mode=disabled"]
+    process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("runs/approx/*/metrics.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1.0)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    (config,) = tmp_path.glob("runs/approx/*/config.yaml")
+    status = RunFolder(config.parent).status()
+    assert status["state"] == "killed"
+    assert state in status["reason"]
+
+
+def test_rerun_is_equal_to_the_bit_and_sees_a_difference(plsh, only_run):
+    assert plsh("approx", *QUIET).code == 0
+    run = only_run()
+    done = plsh("rerun", str(run))
+    assert done.code == 0, done.text
+    assert "rows are equal to the bit" in done.text
+    result = json.loads((run / "result.json").read_text())
+    result["rows"][1]["max_error"] *= 1 + 1e-9
+    (run / "result.json").write_text(json.dumps(result))
+    done = plsh("rerun", str(run))
+    assert done.code == 0
+    assert "largest relative difference 1e-09 (row 1, max_error)" in done.text
+
+
+def test_rerun_of_an_unfinished_run_is_refused(plsh, only_run):
+    assert plsh("approx", *QUIET).code == 0
+    run = RunFolder(only_run())
+    run.set_status("failed", "something")
+    done = plsh("rerun", str(run.path))
+    assert done.code == 2
+    assert "no result to compare with (state: failed)" in done.err

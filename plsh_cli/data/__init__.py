@@ -1,0 +1,1 @@
+"""Text for models: corpora as documents, documents as tokens."""

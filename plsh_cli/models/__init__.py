@@ -1,0 +1,1 @@
+"""Pretrained models: loading them, what they read from a text, and their queries, keys and values."""

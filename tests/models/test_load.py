@@ -1,0 +1,76 @@
+"""Loading from a folder, and perplexity, on a tiny model that is saved and read back."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from plsh_cli.errors import MessageError
+from plsh_cli.models.load import load
+from plsh_cli.models.perplexity import perplexity
+
+
+@pytest.fixture
+def folder(tiny_llama, tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"w{index}": index for index in range(97)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tiny_llama.save_pretrained(tmp_path)
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0").save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_reads_back_the_model_and_its_tokenizer(folder, tiny_llama, token_ids):
+    model, tokenizer = load(folder, "float32")
+    assert not model.training
+    assert tokenizer("w5 w7")["input_ids"] == [5, 7]
+    with torch.inference_mode():
+        assert torch.equal(model(token_ids).logits, tiny_llama(token_ids).logits)
+    assert load(folder, "bfloat16")[0].dtype == torch.bfloat16
+
+
+def test_a_folder_without_a_model(tmp_path):
+    with pytest.raises(MessageError, match=r"no config\.json"):
+        load(tmp_path, "float32")
+
+
+def test_a_folder_without_weights(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(MessageError, match="cannot be loaded"):
+        load(folder, "float32")
+
+
+def test_damaged_weights(folder):
+    (folder / "model.safetensors").write_bytes(b"\x00" * 100)
+    with pytest.raises(MessageError, match="cannot be loaded"):
+        load(folder, "float32")
+
+
+def test_a_tokenizer_of_another_model(folder):
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] |= {f"x{index}": 97 + index for index in range(5)}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(MessageError, match=r"102 ids.*97 embeddings"):
+        load(folder, "float32")
+
+
+def test_perplexity_is_the_exponential_of_the_mean_loss(tiny_llama, token_ids):
+    with torch.inference_mode():
+        wanted = math.exp(float(tiny_llama(token_ids, labels=token_ids).loss))
+    assert perplexity(tiny_llama, token_ids) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_perplexity_of_a_model_that_knows_nothing_is_the_size_of_its_vocabulary(tiny_llama, token_ids):
+    torch.nn.init.zeros_(tiny_llama.lm_head.weight)
+    assert perplexity(tiny_llama, token_ids) == pytest.approx(97, rel=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 5), (5,)])
+def test_perplexity_needs_one_text_of_two_tokens(tiny_llama, shape):
+    with pytest.raises(ValueError, match="input_ids"):
+        perplexity(tiny_llama, torch.zeros(shape, dtype=torch.int64))

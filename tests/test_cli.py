@@ -8,24 +8,22 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-from conftest import TOY
+from toy import TOY
 
 from plsh_cli.rundir import RunFolder
 
-ROOT = Path(__file__).parent.parent
 QUIET = [*TOY, "logger.mode=disabled"]
 FILES = {"config.yaml", "overrides.txt", "env.json", "git.json", "status.json", "metrics.jsonl", "result.json", "rows.csv",
          "figures"}
 
 
-def test_help_imports_nothing_heavy():
+def test_help_imports_nothing_heavy(tmp_path):
     code = ("import sys, plsh_cli.cli\n"
             "heavy = {'torch', 'numpy', 'hydra', 'omegaconf', 'wandb', 'transformers', 'matplotlib', 'pydantic'}\n"
             "print(sorted(heavy & set(sys.modules)))")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -89,9 +87,9 @@ def test_bad_input_is_one_message_and_writes_nothing(plsh, tmp_path, words, mess
     assert list(tmp_path.iterdir()) == []
 
 
-def test_dashed_keys_are_explained():
+def test_dashed_keys_are_explained(tmp_path):
     done = subprocess.run([sys.executable, "-m", "plsh_cli", "approx", "--approx.n=3"], capture_output=True, text=True,
-                          cwd=ROOT, check=False)
+                          cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert "approx.n=3" in done.stderr
 
@@ -132,10 +130,10 @@ def test_a_disk_that_fills_up_during_the_run(plsh, only_run, monkeypatch):
     (signal.SIGKILL, -9, "kill -9")])
 def test_signals_leave_a_status(tmp_path, number, code, state):
     command = [sys.executable, "-m", "plsh_cli", "approx", "--n", "4096", "--seeds", "500", "logger.mode=disabled"]
-    process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("runs/approx/*/metrics.jsonl")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob("runs/approx/*/metrics.jsonl")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(1.0)
     process.send_signal(number)

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import TOY
+from toy import TOY
 
 ROOT = Path(__file__).parent.parent
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from conftest import TOY
+from toy import TOY
 
 QUIET = [word for word in TOY if not word.startswith("approx.n=")] + ["logger.mode=disabled"]
 

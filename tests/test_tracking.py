@@ -10,14 +10,16 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from conftest import TOY
+from toy import TOY
 
 
 def _history(run: Path) -> list[dict]:
     """What the offline W&B file of a run holds, read back by W&B's own reader."""
     (segment,) = (run / "wandb").glob("offline-run-*")
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(segment)]
-    text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout
     return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
@@ -57,7 +59,7 @@ def test_online_with_a_server_that_does_not_work_is_one_message(kind, tmp_path):
     server = _server(kind)
     port = server.server_port if server else 9
     command = [sys.executable, "-m", "plsh_cli", "approx", *TOY, "logger.mode=online"]
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parent.parent),
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path),
                    "WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{port}"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60, check=False)
     if server:

@@ -51,7 +51,7 @@ def sweep(command: str, overrides: Sequence[str], extra: Path | None) -> list[Jo
         raise MessageError(f"out: the sweep's folder cannot be written ({error.strerror}: {error.filename})") from None
     returned = [job for batch in batches for job in batch]
     jobs = [job.return_value for job in returned]
-    folder = RunFolder(Path(returned[0].hydra_cfg.hydra.sweep.dir))
+    folder = RunFolder(Path(returned[0].cfg.out) / "sweeps" / sweep_id)
     folder.write_json("sweep.json", {"command": command, "overrides": list(overrides),
                                      "jobs": [vars(job) for job in jobs]})
     return jobs

@@ -1,0 +1,46 @@
+"""How much memory a run may take."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def available_bytes() -> int | None:
+    """The bytes that can be allocated without swapping, or None where the system does not say.
+
+    Linux: MemAvailable, lowered to what the control group still grants (containers). Elsewhere: the physical memory.
+    """
+    found = [value for value in (_mem_available(), _group_available()) if value is not None]
+    if found:
+        return min(found)
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def gibibytes(count: float) -> str:
+    """A number of bytes as text in GiB (MiB below 0.1 GiB)."""
+    return f"{count / 2**30:,.1f} GiB" if count >= 0.1 * 2**30 else f"{count / 2**20:,.1f} MiB"
+
+
+def _mem_available() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    values = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(values[0]) * 1024 if values else None
+
+
+def _group_available() -> int | None:
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit, used = (group / "memory.max").read_text().strip(), int((group / "memory.current").read_text())
+        statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    # Cached files count as used although the kernel drops them on demand.
+    used -= int(statistics.get("inactive_file", 0))
+    return max(0, int(limit) - used) if limit != "max" else None

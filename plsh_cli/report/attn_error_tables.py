@@ -1,0 +1,46 @@
+"""The tables of `plsh attn-error` for the terminal; rows.csv has every head at every s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+from plsh_cli.report.text import evenly, mean_ci, new_table, number, seeds_text
+
+SHOWN_SIZES = 5
+SHOWN_LAYERS = 5
+
+
+def tables(result: Mapping[str, Any]) -> list[Table]:
+    """Relative error per layer and s (mean over heads) with its slope, then per head at the largest s."""
+    rows, summary = result["rows"], result["summary"]
+    return [_layers(rows, summary), _heads(rows)]
+
+
+def _layers(rows: list[Mapping[str, Any]], summary: Mapping[str, Any]) -> Table:
+    first, means = rows[0], {(row["layer"], row["num_samples"]): row for row in rows if row["head"] is None}
+    sizes = evenly(sorted({size for _, size in means}), SHOWN_SIZES)
+    spread = "± is the 95 % t interval over seeds" if first["seeds"] > 1 else "one seed, so no interval"
+    title = (f"attention output under M~ against L*: ‖a − b‖ / ‖b‖ (Frobenius), mean over heads, {first['sampler']} draws, "
+             f"n={first['n']:,}, {seeds_text(first)}, {spread}")
+    caption = f"{summary['model']} on {summary['text']}, perplexity {number(summary['perplexity'])}"
+    table = new_table(title, ["layer", *(f"s = {size:,}" for size in sizes), "slope"], caption, text_columns=0)
+    for slope in summary["slopes"]:
+        errors = [means[slope["layer"], size] for size in sizes]
+        cells = [mean_ci(row["output_error_relative"], row["output_error_relative_ci95"]) for row in errors]
+        table.add_row(str(slope["layer"]), *cells, mean_ci(slope["slope"], slope["slope_ci95"]))
+    return table
+
+
+def _heads(rows: list[Mapping[str, Any]]) -> Table:
+    largest = max(row["num_samples"] for row in rows)
+    heads = {(row["head"], row["layer"]): row for row in rows if row["head"] is not None and row["num_samples"] == largest}
+    layers = evenly(sorted({layer for _, layer in heads}), SHOWN_LAYERS)
+    table = new_table(f"the same per query head at s={largest:,}", ["head", "σ", *(f"layer {layer}" for layer in layers)], text_columns=0)
+    for head in sorted({head for head, _ in heads}):
+        line = [heads[head, layer] for layer in layers]
+        cells = [mean_ci(row["output_error_relative"], row["output_error_relative_ci95"]) for row in line]
+        table.add_row(str(head), number(line[0]["sigma"]), *cells)
+    return table

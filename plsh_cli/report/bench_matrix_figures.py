@@ -1,0 +1,35 @@
+"""The figure of `plsh bench matrix`: its speed ratios as bars beside their targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.ticker import FuncFormatter
+
+from plsh_cli.report import style
+
+
+def draw(run_path: Path, result: Mapping[str, Any]) -> list[Path]:
+    """Draw ratios: how many times faster, on a logarithmic axis, with a tick where the target is."""
+    rows = [row for row in result["rows"] if row["unit"] == "times faster" and row["measured"]]
+    if not rows:
+        return []
+    with style.look():
+        made, (panel,) = style.figure(0.9 + 0.75 * len(rows))
+        for place, row in enumerate(rows):
+            panel.barh(place, row["measured"], height=0.42, color=style.BIAS_COLOURS["plsh"], left=0)
+            panel.text(row["measured"] * 1.08, place, f"{row['measured']:,.0f}×", va="center", fontweight="bold")
+            panel.text(1.0, place - 0.31, f"{row['claim']} (n = {row['n']:,}, s = {row['num_samples']:,})", va="bottom", fontsize=9.5)
+            if row["target"] is not None:
+                panel.plot([row["target"]] * 2, [place - 0.28, place + 0.28], color=style.INK, linewidth=1.6)
+        panel.set_xscale("log")
+        panel.set_xlim(1.0, 6 * max(row["measured"] for row in rows))
+        panel.set_ylim(len(rows) - 0.6, -0.75)
+        panel.set_yticks([])
+        panel.spines["left"].set_visible(False)
+        panel.grid(False, axis="y")
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.count_text(value)))
+        panel.set_xlabel("times faster (line: target)" if any(row["target"] for row in rows) else "times faster")
+        return style.save(made, run_path / "figures", "ratios")

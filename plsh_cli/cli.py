@@ -14,25 +14,44 @@ import typer
 from plsh_cli import __version__
 from plsh_cli.errors import MessageError, PlshError
 
-app = typer.Typer(name="plsh", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-                  context_settings={"help_option_names": ["-h", "--help"]},
-                  help="A laboratory for Positional LSH: ALiBi attention as an expectation of random block masks.")
+app = typer.Typer(
+    name="plsh",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="A laboratory for Positional LSH: ALiBi attention as an expectation of random block masks.",
+)
 bench_app = typer.Typer(no_args_is_help=True, help="Speed and memory, as ratios within one run.")
 app.add_typer(bench_app, name="bench")
 
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False,
-                                                        help="Any configuration key; see `plsh config COMMAND` and `plsh ls`.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        show_default=False,
+        help="Any configuration key; see `plsh config COMMAND` and `plsh ls`.",
+    ),
+]
 Text = Annotated[str | None, typer.Option(show_default=False)]
 Seed = Annotated[str | None, typer.Option("--seed", help="First seed.", show_default=False)]
 Seeds = Annotated[str | None, typer.Option("--seeds", help="How many seeds.", show_default=False)]
 Samples = Annotated[str | None, typer.Option("--s", help="Numbers of draws, such as 10,20,40.", show_default=False)]
-Sigma = Annotated[str | None, typer.Option("--sigma", help="ALiBi scales in tokens, such as 2,16,256.", show_default=False)]
+Sigma = Annotated[
+    str | None, typer.Option("--sigma", help="ALiBi scales in tokens, such as 2,16,256.", show_default=False)
+]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.", show_default=False)]
 Out = Annotated[str | None, typer.Option("--out", help="Folder of the run folders (runs).", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the configuration and the plan, run nothing.")]
 Multirun = Annotated[bool, typer.Option("--multirun", "-m", help="Run every combination of comma lists on swept keys.")]
-ConfigDir = Annotated[Path | None, typer.Option("--config-dir", help="A folder with your own configuration files, such as "
-                                                "experiment/mine.yaml.", show_default=False)]
+ConfigDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--config-dir",
+        help="A folder with your own configuration files, such as experiment/mine.yaml.",
+        show_default=False,
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -54,44 +73,103 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 @app.command()
-def approx(overrides: Overrides = None, s: Samples = None,
-           n: Annotated[str | None, typer.Option("--n", help="Context lengths in tokens.", show_default=False)] = None,
-           heads: Annotated[str | None, typer.Option("--heads", help="Head count that gives the ALiBi slopes.", show_default=False)] = None,
-           sigma: Sigma = None, seeds: Seeds = None, seed: Seed = None,
-           samplers: Annotated[str | None, typer.Option("--samplers", help="iid, stratified, importance; several are compared.",
-                                                        show_default=False)] = None,
-           device: Device = None, out: Out = None, dry_run: DryRun = False, multirun: Multirun = False,
-           config_dir: ConfigDir = None, debug: Debug = False) -> None:
+def approx(
+    overrides: Overrides = None,
+    s: Samples = None,
+    n: Annotated[str | None, typer.Option("--n", help="Context lengths in tokens.", show_default=False)] = None,
+    heads: Annotated[
+        str | None, typer.Option("--heads", help="Head count that gives the ALiBi slopes.", show_default=False)
+    ] = None,
+    sigma: Sigma = None,
+    seeds: Seeds = None,
+    seed: Seed = None,
+    samplers: Annotated[
+        str | None,
+        typer.Option("--samplers", help="iid, stratified, importance; several are compared.", show_default=False),
+    ] = None,
+    device: Device = None,
+    out: Out = None,
+    dry_run: DryRun = False,
+    multirun: Multirun = False,
+    config_dir: ConfigDir = None,
+    debug: Debug = False,
+) -> None:
     """How well s random block masks approximate the ALiBi bias matrix: errors, costs and the paper's bounds."""
-    flags = {"--s": s, "--n": n, "--heads": heads, "--sigma": sigma, "--seeds": seeds, "--seed": seed, "--samplers": samplers,
-             "--device": device, "--out": out}
+    flags = {
+        "--s": s,
+        "--n": n,
+        "--heads": heads,
+        "--sigma": sigma,
+        "--seeds": seeds,
+        "--seed": seed,
+        "--samplers": samplers,
+        "--device": device,
+        "--out": out,
+    }
     _launch("approx", flags, overrides, Mode(dry_run, multirun, config_dir, debug))
 
 
 @app.command("attn-error")
-def attn_error(overrides: Overrides = None, s: Samples = None,
-               tokens: Annotated[str | None, typer.Option("--tokens", help="Length of the text in tokens.", show_default=False)] = None,
-               layers: Annotated[str | None, typer.Option("--layers", help="Layers, such as 0,15,29.", show_default=False)] = None,
-               sigma: Sigma = None, seeds: Seeds = None, seed: Seed = None, device: Device = None, out: Out = None,
-               dry_run: DryRun = False, multirun: Multirun = False, config_dir: ConfigDir = None, debug: Debug = False) -> None:
+def attn_error(
+    overrides: Overrides = None,
+    s: Samples = None,
+    tokens: Annotated[
+        str | None, typer.Option("--tokens", help="Length of the text in tokens.", show_default=False)
+    ] = None,
+    layers: Annotated[str | None, typer.Option("--layers", help="Layers, such as 0,15,29.", show_default=False)] = None,
+    sigma: Sigma = None,
+    seeds: Seeds = None,
+    seed: Seed = None,
+    device: Device = None,
+    out: Out = None,
+    dry_run: DryRun = False,
+    multirun: Multirun = False,
+    config_dir: ConfigDir = None,
+    debug: Debug = False,
+) -> None:
     """How far a trained model's attention output under positional LSH is from exact ALiBi, on its real Q, K and V."""
-    flags = {"--s": s, "--tokens": tokens, "--layers": layers, "--sigma": sigma, "--seeds": seeds, "--seed": seed,
-             "--device": device, "--out": out}
+    flags = {
+        "--s": s,
+        "--tokens": tokens,
+        "--layers": layers,
+        "--sigma": sigma,
+        "--seeds": seeds,
+        "--seed": seed,
+        "--device": device,
+        "--out": out,
+    }
     _launch("attn_error", flags, overrides, Mode(dry_run, multirun, config_dir, debug))
 
 
 @bench_app.command("matrix")
-def bench_matrix(overrides: Overrides = None, seed: Seed = None, device: Device = None, out: Out = None, dry_run: DryRun = False,
-                 multirun: Multirun = False, config_dir: ConfigDir = None, debug: Debug = False) -> None:
+def bench_matrix(
+    overrides: Overrides = None,
+    seed: Seed = None,
+    device: Device = None,
+    out: Out = None,
+    dry_run: DryRun = False,
+    multirun: Multirun = False,
+    config_dir: ConfigDir = None,
+    debug: Debug = False,
+) -> None:
     """How fast the mask average and its norms are computed, against the obvious ways."""
-    _launch("bench_matrix", {"--seed": seed, "--device": device, "--out": out}, overrides,
-            Mode(dry_run, multirun, config_dir, debug))
+    _launch(
+        "bench_matrix",
+        {"--seed": seed, "--device": device, "--out": out},
+        overrides,
+        Mode(dry_run, multirun, config_dir, debug),
+    )
 
 
 @app.command("config")
-def config_(command: Annotated[str, typer.Argument(help="A command, such as approx.")], overrides: Overrides = None,
-            config_dir: ConfigDir = None, debug: Debug = False) -> None:
+def config_(
+    command: Annotated[str, typer.Argument(help="A command, such as approx.")],
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    debug: Debug = False,
+) -> None:
     """Print a command's resolved configuration."""
+
     def show() -> None:
         from plsh_cli.config.compose import compose
 
@@ -103,6 +181,7 @@ def config_(command: Annotated[str, typer.Argument(help="A command, such as appr
 @app.command()
 def ls(config_dir: ConfigDir = None, debug: Debug = False) -> None:
     """List the commands with their configuration groups, options and experiments."""
+
     def show() -> None:
         from plsh_cli.experiments import overview
 
@@ -114,6 +193,7 @@ def ls(config_dir: ConfigDir = None, debug: Debug = False) -> None:
 @app.command()
 def doctor(debug: Debug = False) -> None:
     """Print versions, devices, cores, memory, which backends can run, the W&B state and the cache folders."""
+
     def show() -> None:
         from plsh_cli.experiments import overview
 
@@ -123,9 +203,13 @@ def doctor(debug: Debug = False) -> None:
 
 
 @app.command()
-def rerun(run: Annotated[str, typer.Argument(help="A run folder, or a part of its name.")], out: Out = None,
-          debug: Debug = False) -> None:
+def rerun(
+    run: Annotated[str, typer.Argument(help="A run folder, or a part of its name.")],
+    out: Out = None,
+    debug: Debug = False,
+) -> None:
     """Repeat a run from its folder and say whether its rows come out equal to the bit."""
+
     def again() -> None:
         from plsh_cli import rundir
         from plsh_cli.experiments import harness, rerun
@@ -138,7 +222,9 @@ def rerun(run: Annotated[str, typer.Argument(help="A run folder, or a part of it
         outcome = harness.execute(config, overrides, print)
         harness.show(outcome)
         comparison = rerun.compare(before, rerun.finished_rows(outcome.folder))
-        print(f"compared with {folder.path}: {comparison}{'' if comparison.equal else rerun.why(folder, outcome.folder)}")
+        print(
+            f"compared with {folder.path}: {comparison}{'' if comparison.equal else rerun.why(folder, outcome.folder)}"
+        )
         if comparison.mismatches:
             raise typer.Exit(1)
 
@@ -153,7 +239,10 @@ def _launch(command: str, flags: Mapping[str, str | None], overrides: list[str] 
         every = [*sugar, *(overrides or [])]
         compose.check_overrides(command, every, mode.config_dir, sweep=mode.multirun)
         if sugar:
-            print(f"same as: {shlex.join(['plsh', *_words(command), *every, *(['--multirun'] if mode.multirun else [])])}", flush=True)
+            print(
+                f"same as: {shlex.join(['plsh', *_words(command), *every, *(['--multirun'] if mode.multirun else [])])}",
+                flush=True,
+            )
         if mode.multirun:
             _sweep(command, every, mode)
         else:
@@ -204,7 +293,9 @@ def _guarded(work: Callable[[], None], debug: bool) -> None:
     except Exception as error:
         if debug:
             raise
-        print(f"plsh: unexpected {type(error).__name__}: {error} (run it with --debug for the traceback)", file=sys.stderr)
+        print(
+            f"plsh: unexpected {type(error).__name__}: {error} (run it with --debug for the traceback)", file=sys.stderr
+        )
         raise typer.Exit(1) from None
     except BaseException as error:
         if type(error).__name__ != "Terminated":
@@ -218,7 +309,9 @@ def _known(command: str) -> str:
 
     name = command.replace("-", "_").replace(" ", "_")
     if name not in SCHEMAS:
-        raise MessageError(f"no command {command!r} with a configuration; known: {', '.join(_dashed(name) for name in SCHEMAS)}")
+        raise MessageError(
+            f"no command {command!r} with a configuration; known: {', '.join(_dashed(name) for name in SCHEMAS)}"
+        )
     return name
 
 
@@ -241,6 +334,9 @@ def main() -> None:
     for argument in sys.argv[1:]:
         name = argument.partition("=")[0]
         if name.startswith("--") and "." in name:
-            print(f"plsh: {argument}: configuration keys are given without dashes, as {argument.lstrip('-')}", file=sys.stderr)
+            print(
+                f"plsh: {argument}: configuration keys are given without dashes, as {argument.lstrip('-')}",
+                file=sys.stderr,
+            )
             raise SystemExit(2)
     app()

@@ -43,17 +43,30 @@ class _Lines:
     def advance(self, n: float = 1) -> None:
         self._done += n
         moment = time.monotonic()
-        if moment - self._last < _PLAIN_SECONDS and self._done < self._total:
+        pause = max(_PLAIN_SECONDS, 0.05 * (moment - self._begin))
+        if moment - self._last < pause and self._done < self._total:
             return
         self._last = moment
         rate = self._done / max(moment - self._begin, 1e-9)
         left = max(self._total - self._done, 0) / rate if rate else 0.0
-        print(f"{self._description}: {self._done:g}/{self._total:g}, {rate:.3g}/s, {left:.0f} s left", file=sys.stderr, flush=True)
+        print(
+            f"{self._description}: {self._done:g}/{self._total:g}, {rate:.3g}/s, {left:.0f} s left",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 @contextmanager
 def _bar(total: float, description: str) -> Iterator[Counter]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
     from rich.text import Text
 
     class Rate(ProgressColumn):
@@ -61,8 +74,15 @@ def _bar(total: float, description: str) -> Iterator[Counter]:
             speed = task.finished_speed or task.speed
             return Text(f"{speed:.3g}/s" if speed else "-/s")
 
-    bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn(),
-                   console=Console(stderr=True), transient=True)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Rate(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
     with bar:
         task = bar.add_task(description, total=total)
 

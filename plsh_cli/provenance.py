@@ -9,8 +9,26 @@ import subprocess
 import sys
 from pathlib import Path
 
-PACKAGES = ("plsh-cli", "torch", "numpy", "scipy", "transformers", "accelerate", "hydra-core", "omegaconf", "pydantic",
-            "typer", "rich", "wandb", "matplotlib", "gguf", "triton", "peft", "datasets", "lm-eval")
+PACKAGES = (
+    "plsh-cli",
+    "torch",
+    "numpy",
+    "scipy",
+    "transformers",
+    "accelerate",
+    "hydra-core",
+    "omegaconf",
+    "pydantic",
+    "typer",
+    "rich",
+    "wandb",
+    "matplotlib",
+    "gguf",
+    "triton",
+    "peft",
+    "datasets",
+    "lm-eval",
+)
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENBLAS_CORETYPE", "CUDA_VISIBLE_DEVICES")
 _MAX_DIFF_BYTES = 1_000_000
 
@@ -72,14 +90,24 @@ def memory_bytes() -> int | None:
 def _state(folder: Path) -> dict[str, object]:
     diff = _git(folder, "diff", "HEAD", "--no-color", "--no-ext-diff") or ""
     status = _git(folder, "status", "--porcelain") or ""
-    return {"commit": (_git(folder, "rev-parse", "HEAD") or "").strip() or None, "dirty": bool(status.strip()),
-            "diff": diff[:_MAX_DIFF_BYTES], "diff_cut": len(diff) > _MAX_DIFF_BYTES}
+    return {
+        "commit": (_git(folder, "rev-parse", "HEAD") or "").strip() or None,
+        "dirty": bool(status.strip()),
+        "diff": diff[:_MAX_DIFF_BYTES],
+        "diff_cut": len(diff) > _MAX_DIFF_BYTES,
+    }
 
 
 def _git(folder: Path, *words: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, errors="replace", timeout=10,
-                              check=False)
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=10,
+            check=False,
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout if done.returncode == 0 else None

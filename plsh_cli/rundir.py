@@ -114,7 +114,9 @@ def find(spec: str, out: str) -> RunFolder:
     if not names:
         raise MessageError(f"no run {spec!r}: give a run folder, or a part of the name of one under {out}/")
     shown = ", ".join(run.path.name for run in names[:5])
-    raise MessageError(f"{spec!r} fits {len(names)} runs ({shown}{', ...' if len(names) > 5 else ''}); give more of the name")
+    raise MessageError(
+        f"{spec!r} fits {len(names)} runs ({shown}{', ...' if len(names) > 5 else ''}); give more of the name"
+    )
 
 
 def every(out: str, command: str = "*") -> Iterator[RunFolder]:
@@ -177,7 +179,9 @@ def _explained(out: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError("out", out, f"must be a folder that can be written ({error.strerror or error})", "--out or out=...") from None
+        raise UserError(
+            "out", out, f"must be a folder that can be written ({error.strerror or error})", "--out or out=..."
+        ) from None
 
 
 def _alive(status: Mapping[str, object]) -> bool:

@@ -71,8 +71,15 @@ def ratio_bootstrap(
         return ratio, ratio, ratio
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-        found = stats.bootstrap((above, below), _ratio_of_means, n_resamples=resamples, batch=1000, method="BCa",
-                                confidence_level=confidence, rng=generator)
+        found = stats.bootstrap(
+            (above, below),
+            _ratio_of_means,
+            n_resamples=resamples,
+            batch=1000,
+            method="BCa",
+            confidence_level=confidence,
+            rng=generator,
+        )
     ends = np.array(found.confidence_interval)
     if not np.isfinite(ends).all():
         ends = np.quantile(found.bootstrap_distribution, [0.5 - confidence / 2, 0.5 + confidence / 2])

@@ -37,11 +37,23 @@ class Tracker:
 
         settings = wandb.Settings(console="off", silent=True, init_timeout=_INIT_SECONDS)
         try:
-            run = wandb.init(project=logger.project, entity=logger.entity, group=logger.group, tags=list(logger.tags) or None,
-                             job_type=command, name=folder.path.name, dir=str(folder.path.resolve()), mode=logger.mode,
-                             config=finite(dict(config)), reinit="create_new", settings=settings)
+            run = wandb.init(
+                project=logger.project,
+                entity=logger.entity,
+                group=logger.group,
+                tags=list(logger.tags) or None,
+                job_type=command,
+                name=folder.path.name,
+                dir=str(folder.path.resolve()),
+                mode=logger.mode,
+                config=finite(dict(config)),
+                reinit="create_new",
+                settings=settings,
+            )
         except (wandb.Error, OSError, TimeoutError) as error:
-            raise MessageError(f"logger.mode={logger.mode}: W&B did not start a run ({_one_line(error)}); {_HINT}") from None
+            raise MessageError(
+                f"logger.mode={logger.mode}: W&B did not start a run ({_one_line(error)}); {_HINT}"
+            ) from None
         return cls(folder, run, logger.mode)
 
     def log(self, metrics: Mapping[str, object]) -> None:
@@ -50,7 +62,9 @@ class Tracker:
         seconds = round(time.monotonic() - self._begin, 3)
         self._folder.append_line("metrics.jsonl", {"step": self._step, "time": now(), "seconds": seconds, **metrics})
         if self._wandb is not None:
-            self._wandb.log({key: value for key, value in finite(dict(metrics)).items() if value is not None}, step=self._step)
+            self._wandb.log(
+                {key: value for key, value in finite(dict(metrics)).items() if value is not None}, step=self._step
+            )
 
     def table(self, name: str, rows: Sequence[Mapping[str, object]]) -> None:
         """Send flat records to W&B as a table."""
@@ -98,12 +112,16 @@ def check_online(logger: Logger) -> None:
     import wandb
 
     if not _has_key(wandb):
-        raise MessageError(f"logger.mode=online needs a W&B key (none found, or not of a key's form): run `wandb login`, "
-                           f"set WANDB_API_KEY, {_HINT}")
+        raise MessageError(
+            f"logger.mode=online needs a W&B key (none found, or not of a key's form): run `wandb login`, "
+            f"set WANDB_API_KEY, {_HINT}"
+        )
     url = _server(wandb)
     trouble = _unreachable(url)
     if trouble:
-        raise MessageError(f"logger.mode=online: the W&B server {url} does not answer ({trouble}); check the network, {_HINT}")
+        raise MessageError(
+            f"logger.mode=online: the W&B server {url} does not answer ({trouble}); check the network, {_HINT}"
+        )
 
 
 def state() -> dict[str, object]:

@@ -15,14 +15,25 @@ from toy import TOY
 from plsh_cli.rundir import RunFolder
 
 QUIET = [*TOY, "logger.mode=disabled"]
-FILES = {"config.yaml", "overrides.txt", "env.json", "git.json", "status.json", "metrics.jsonl", "result.json", "rows.csv",
-         "figures"}
+FILES = {
+    "config.yaml",
+    "overrides.txt",
+    "env.json",
+    "git.json",
+    "status.json",
+    "metrics.jsonl",
+    "result.json",
+    "rows.csv",
+    "figures",
+}
 
 
 def test_help_imports_nothing_heavy(tmp_path):
-    code = ("import sys, plsh_cli.cli\n"
-            "heavy = {'torch', 'numpy', 'hydra', 'omegaconf', 'wandb', 'transformers', 'matplotlib', 'pydantic'}\n"
-            "print(sorted(heavy & set(sys.modules)))")
+    code = (
+        "import sys, plsh_cli.cli\n"
+        "heavy = {'torch', 'numpy', 'hydra', 'omegaconf', 'wandb', 'transformers', 'matplotlib', 'pydantic'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -30,7 +41,9 @@ def test_help_imports_nothing_heavy(tmp_path):
 def test_a_run_leaves_a_complete_folder(plsh, only_run):
     done = plsh("approx", "--n", "64", "--sigma", "2", "--s", "2,4", "--seeds", "2", "logger.mode=disabled")
     assert done.code == 0, done.text
-    assert "same as: plsh approx 'approx.num_samples=[2,4]' 'approx.n=[64]' 'bias.sigma=[2]' approx.seeds=2" in done.text
+    assert (
+        "same as: plsh approx 'approx.num_samples=[2,4]' 'approx.n=[64]' 'bias.sigma=[2]' approx.seeds=2" in done.text
+    )
     run = only_run()
     assert {file.name for file in run.iterdir()} >= FILES
     status = json.loads((run / "status.json").read_text())
@@ -38,7 +51,9 @@ def test_a_run_leaves_a_complete_folder(plsh, only_run):
     assert status["reason"] is None
     result = json.loads((run / "result.json").read_text())
     assert [(row["n"], row["sigma"], row["num_samples"], row["sampler"]) for row in result["rows"]] == [
-        (64, 2.0, 2, "iid"), (64, 2.0, 4, "iid")]
+        (64, 2.0, 2, "iid"),
+        (64, 2.0, 4, "iid"),
+    ]
     assert len((run / "rows.csv").read_text().splitlines()) == 3
     assert {file.suffix for file in (run / "figures").iterdir()} == {".png", ".svg"}
     git = json.loads((run / "git.json").read_text())
@@ -70,14 +85,17 @@ def test_doctor_reports_what_a_bug_report_needs(plsh):
         assert word in text
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["approx", "--s", "10,", "20"], "--s = 10,"),
-    (["approx", "--s", "10", "20"], "stray argument '20'"),
-    (["approx", "--seeds", "3", "approx.seeds=4"], "given twice"),
-    (["approx", "--n", "1e9", "approx.norm=dense"], "approx.n"),
-    (["rerun", "absent"], "no run 'absent'"),
-    (["config", "nothing"], "approx"),
-])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["approx", "--s", "10,", "20"], "--s = 10,"),
+        (["approx", "--s", "10", "20"], "stray argument '20'"),
+        (["approx", "--seeds", "3", "approx.seeds=4"], "given twice"),
+        (["approx", "--n", "1e9", "approx.norm=dense"], "approx.n"),
+        (["rerun", "absent"], "no run 'absent'"),
+        (["config", "nothing"], "approx"),
+    ],
+)
 def test_bad_input_is_one_message_and_writes_nothing(plsh, tmp_path, words, message):
     done = plsh(*words)
     assert done.code == 2
@@ -88,8 +106,13 @@ def test_bad_input_is_one_message_and_writes_nothing(plsh, tmp_path, words, mess
 
 
 def test_dashed_keys_are_explained(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "plsh_cli", "approx", "--approx.n=3"], capture_output=True, text=True,
-                          cwd=tmp_path, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "plsh_cli", "approx", "--approx.n=3"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
     assert done.returncode == 2
     assert "approx.n=3" in done.stderr
 
@@ -125,15 +148,23 @@ def test_a_disk_that_fills_up_during_the_run(plsh, only_run, monkeypatch):
     assert json.loads((only_run() / "status.json").read_text())["state"] == "failed"
 
 
-@pytest.mark.parametrize(("number", "code", "state"), [
-    (signal.SIGINT, 130, "interrupted from the keyboard (SIGINT)"), (signal.SIGTERM, 143, "terminated (SIGTERM)"),
-    (signal.SIGKILL, -9, "kill -9")])
+@pytest.mark.parametrize(
+    ("number", "code", "state"),
+    [
+        (signal.SIGINT, 130, "interrupted from the keyboard (SIGINT)"),
+        (signal.SIGTERM, 143, "terminated (SIGTERM)"),
+        (signal.SIGKILL, -9, "kill -9"),
+    ],
+)
 def test_signals_leave_a_status(tmp_path, number, code, state):
     command = [sys.executable, "-m", "plsh_cli", "approx", "--n", "4096", "--seeds", "500", "logger.mode=disabled"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("runs/approx/*/metrics.jsonl")) and process.poll() is None and time.monotonic() < deadline:
+    while (
+        not list(tmp_path.glob("runs/approx/*/metrics.jsonl"))
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     time.sleep(1.0)
     process.send_signal(number)

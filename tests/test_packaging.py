@@ -25,7 +25,9 @@ def wheel(tmp_path_factory):
 
 def test_the_wheel_holds_every_configuration_file_and_no_tests(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    expected = {f"plsh_cli/conf/{file.relative_to(ROOT / 'conf').as_posix()}" for file in (ROOT / "conf").rglob("*.yaml")}
+    expected = {
+        f"plsh_cli/conf/{file.relative_to(ROOT / 'conf').as_posix()}" for file in (ROOT / "conf").rglob("*.yaml")
+    }
     assert expected
     assert expected <= names
     assert not [name for name in names if name.startswith(("tests/", "runs/"))]
@@ -34,7 +36,18 @@ def test_the_wheel_holds_every_configuration_file_and_no_tests(wheel):
 def test_the_installed_wheel_runs_in_another_folder(wheel, tmp_path):
     target, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
     elsewhere.mkdir()
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target), str(wheel)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(target),
+        str(wheel),
+    ]
     subprocess.run(command, check=True, capture_output=True, text=True)
     environment = {**os.environ, "PYTHONPATH": str(target)}
     command = [sys.executable, "-P", "-m", "plsh_cli", "approx", *TOY, "logger.mode=disabled"]
@@ -47,7 +60,11 @@ def test_the_installed_wheel_runs_in_another_folder(wheel, tmp_path):
 
 
 def test_import_contracts_hold():
-    command = [sys.executable, "-c", "import sys; from importlinter.cli import lint_imports_command as c; sys.exit(c())"]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from importlinter.cli import lint_imports_command as c; sys.exit(c())",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "3 kept, 0 broken" in done.stdout

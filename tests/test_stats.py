@@ -47,7 +47,12 @@ def test_slope_and_line_of_an_exact_power_law():
 
 @pytest.mark.parametrize(
     ("x", "y", "message"),
-    [([1, 2], [1, 0], "positive"), ([3, 3], [1, 2], "two different"), ([1, 2, 3], [1, 2], "one length"), ([], [], "at least one")],
+    [
+        ([1, 2], [1, 0], "positive"),
+        ([3, 3], [1, 2], "two different"),
+        ([1, 2, 3], [1, 2], "one length"),
+        ([], [], "at least one"),
+    ],
 )
 def test_slope_refuses(x, y, message):
     with pytest.raises(ValueError, match=message):

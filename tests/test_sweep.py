@@ -52,8 +52,14 @@ def test_a_job_that_crashed_is_run_again(plsh, tmp_path, monkeypatch):
 
 
 def test_lists_and_two_keys_sweep_as_their_product(plsh, tmp_path):
-    done = plsh("approx", "-m", "approx.num_samples=[2],[2,4]", "seed=0,1", "approx.n=31",
-                *(word for word in QUIET if not word.startswith("approx.num_samples")))
+    done = plsh(
+        "approx",
+        "-m",
+        "approx.num_samples=[2],[2,4]",
+        "seed=0,1",
+        "approx.n=31",
+        *(word for word in QUIET if not word.startswith("approx.num_samples")),
+    )
     assert done.code == 0, done.text
     rows = [len(json.loads(file.read_text())["rows"]) for file in tmp_path.glob("runs/approx/*/result.json")]
     assert sorted(rows) == [1, 1, 2, 2]

@@ -27,7 +27,9 @@ def test_an_offline_run_holds_config_metrics_table_and_figures(plsh, only_run):
     done = plsh("approx", *TOY, "logger.tags=[toy]")
     assert done.code == 0, done.text
     run = only_run()
-    assert f"wandb sync {next((run / 'wandb').glob('offline-run-*')).relative_to(run.parent.parent.parent)}" in done.text
+    assert (
+        f"wandb sync {next((run / 'wandb').glob('offline-run-*')).relative_to(run.parent.parent.parent)}" in done.text
+    )
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
     text = json.dumps(_history(run))
@@ -59,9 +61,15 @@ def test_online_with_a_server_that_does_not_work_is_one_message(kind, tmp_path):
     server = _server(kind)
     port = server.server_port if server else 9
     command = [sys.executable, "-m", "plsh_cli", "approx", *TOY, "logger.mode=online"]
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path),
-                   "WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{port}"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60, check=False)
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "WANDB_API_KEY": "0" * 40,
+        "WANDB_BASE_URL": f"http://127.0.0.1:{port}",
+    }
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60, check=False
+    )
     if server:
         server.server_close()
     assert done.returncode == 2, done.stderr

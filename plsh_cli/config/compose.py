@@ -100,17 +100,23 @@ def check_overrides(command: str, overrides: list[str], extra: Path | None, *, s
             raise MessageError(f"{key} is given twice: {seen[key]} and {text}; give it once")
         seen[key] = text
         if override.is_sweep_override() and not sweep:
-            raise MessageError(f"{text} sweeps over several values: add --multirun to run each, or write a list as {key}=[...]")
+            raise MessageError(
+                f"{text} sweeps over several values: add --multirun to run each, or write a list as {key}=[...]"
+            )
         if key.startswith(("hydra.", "hydra/")):
             continue
         if key in groups:
             _check_option(key, override, groups[key])
         elif key in known and key not in _leaves(command):
-            raise MessageError(f"{text}: {key} is a section; set its keys, such as "
-                               f"{next(leaf for leaf in _leaves(command) if leaf.startswith(key + '.'))}=...")
+            raise MessageError(
+                f"{text}: {key} is a section; set its keys, such as "
+                f"{next(leaf for leaf in _leaves(command) if leaf.startswith(key + '.'))}=..."
+            )
         elif key not in known:
-            raise MessageError(f"unknown key {key} for plsh {command.replace('_', '-')}: "
-                               f"{check.nearest(key, [*_leaves(command), *groups])}")
+            raise MessageError(
+                f"unknown key {key} for plsh {command.replace('_', '-')}: "
+                f"{check.nearest(key, [*_leaves(command), *groups])}"
+            )
 
 
 def config_hash(config: Command) -> str:
@@ -141,7 +147,9 @@ def _parse(overrides: list[str]) -> list[Any]:
     parsed = []
     for text in overrides:
         if "=" not in text and not text.startswith("~"):
-            raise MessageError(f"stray argument {text!r}: settings are given as key=value, and lists without spaces (--s 10,20)")
+            raise MessageError(
+                f"stray argument {text!r}: settings are given as key=value, and lists without spaces (--s 10,20)"
+            )
         try:
             parsed.append(OverridesParser.create().parse_override(text))
         except HydraException as error:

@@ -51,9 +51,18 @@ Positives = Annotated[list[Positive], BeforeValidator(_as_list), Field(min_lengt
 DistinctPositives = Annotated[Positives, AfterValidator(_no_duplicates)]
 Sampler = Literal["iid", "stratified", "importance"]
 Samplers = Annotated[list[Sampler], BeforeValidator(_as_list), Field(min_length=1), AfterValidator(_no_duplicates)]
-Device = Annotated[str, AfterValidator(_matching(r"auto|cpu|mps|cuda(:\d+)?", "must be auto, cpu, mps, cuda or cuda:N"))]
-FolderName = Annotated[str, AfterValidator(_matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "must be 1 to 64 letters, digits, "
-                                                     "dots, dashes or underscores, the first a letter or digit"))]
+Device = Annotated[
+    str, AfterValidator(_matching(r"auto|cpu|mps|cuda(:\d+)?", "must be auto, cpu, mps, cuda or cuda:N"))
+]
+FolderName = Annotated[
+    str,
+    AfterValidator(
+        _matching(
+            r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
+            "must be 1 to 64 letters, digits, dots, dashes or underscores, the first a letter or digit",
+        )
+    ),
+]
 
 
 class Section(BaseModel):
@@ -88,11 +97,15 @@ class PlshBias(Section):
     @model_validator(mode="after")
     def _consistent(self) -> PlshBias:
         if self.kernel == "table" and self.table is None:
-            raise ValueError("kernel=table needs bias.table: a list of phi(0), phi(1), ... or the path of a .npy or text file")
+            raise ValueError(
+                "kernel=table needs bias.table: a list of phi(0), phi(1), ... or the path of a .npy or text file"
+            )
         if self.kernel == "table" and self.pitch == "real":
             raise ValueError("kernel=table has integer widths only: set bias.pitch=integer")
         if self.kernel != "alibi" and self.sigma is not None:
-            raise ValueError(f"sigma belongs to kernel=alibi; kernel={self.kernel} has its own parameters (a, b, p, table)")
+            raise ValueError(
+                f"sigma belongs to kernel=alibi; kernel={self.kernel} has its own parameters (a, b, p, table)"
+            )
         return self
 
 
@@ -159,8 +172,15 @@ class Data(Section):
 class AttnErrorSettings(Section):
     num_samples: Counts
     tokens: Annotated[int, Number, Field(ge=2)]
-    layers: Annotated[list[Annotated[int, Number, Field(ge=0)]], BeforeValidator(_as_list), Field(min_length=1),
-                      AfterValidator(_no_duplicates)] | None
+    layers: (
+        Annotated[
+            list[Annotated[int, Number, Field(ge=0)]],
+            BeforeValidator(_as_list),
+            Field(min_length=1),
+            AfterValidator(_no_duplicates),
+        ]
+        | None
+    )
     seeds: Count
 
 
@@ -178,11 +198,26 @@ SCHEMAS: dict[str, type[Command]] = {
 }
 
 FLAGS: dict[str, dict[str, str]] = {
-    "approx": {"--s": "approx.num_samples", "--n": "approx.n", "--heads": "approx.heads", "--sigma": "bias.sigma",
-               "--seeds": "approx.seeds", "--seed": "seed", "--samplers": "approx.samplers", "--device": "device",
-               "--out": "out"},
-    "attn_error": {"--s": "attn_error.num_samples", "--tokens": "attn_error.tokens", "--layers": "attn_error.layers",
-                   "--sigma": "bias.sigma", "--seeds": "attn_error.seeds", "--seed": "seed", "--device": "device",
-                   "--out": "out"},
+    "approx": {
+        "--s": "approx.num_samples",
+        "--n": "approx.n",
+        "--heads": "approx.heads",
+        "--sigma": "bias.sigma",
+        "--seeds": "approx.seeds",
+        "--seed": "seed",
+        "--samplers": "approx.samplers",
+        "--device": "device",
+        "--out": "out",
+    },
+    "attn_error": {
+        "--s": "attn_error.num_samples",
+        "--tokens": "attn_error.tokens",
+        "--layers": "attn_error.layers",
+        "--sigma": "bias.sigma",
+        "--seeds": "attn_error.seeds",
+        "--seed": "seed",
+        "--device": "device",
+        "--out": "out",
+    },
     "bench_matrix": {"--seed": "seed", "--device": "device", "--out": "out"},
 }

@@ -47,7 +47,9 @@ def plan(cfg: ApproxCommand) -> dict[str, object]:
         "samplers": _samplers(cfg),
         "num_samples": sorted(cfg.approx.num_samples),
         "seeds": _seeds(cfg),
-        "draws": "nested for iid: smaller s are the first draws of the largest" if cfg.approx.nested else "fresh for every s",
+        "draws": "nested for iid: smaller s are the first draws of the largest"
+        if cfg.approx.nested
+        else "fresh for every s",
         "cells": len(work) * cfg.approx.seeds,
         "rows": rows,
         "measurements": rows * cfg.approx.seeds,
@@ -73,7 +75,9 @@ def run(cfg: ApproxCommand, run: object) -> Result:
                 theory = Theory.of(cell.kernel, cell.n, size, cfg.approx.delta, cell.sampler, cfg.bias.pitch)
                 rows.append(row(cell.kernel, cell.n, cell.sampler, cfg.bias.pitch, seeds, measured[-1], theory))
                 run.log({key: value for key, value in rows[-1].items() if value is not None})
-    save_arrays(run, cfg, rows, measured, lambda n, kernel, seed: _first_draws(cfg, Cell(n, kernel, _samplers(cfg)[0]), seed))
+    save_arrays(
+        run, cfg, rows, measured, lambda n, kernel, seed: _first_draws(cfg, Cell(n, kernel, _samplers(cfg)[0]), seed)
+    )
     seconds = time.perf_counter() - started
     return Result(rows, summary(cfg, rows, measured), {"seconds": seconds, "cells": len(work) * len(seeds)})
 
@@ -81,8 +85,9 @@ def run(cfg: ApproxCommand, run: object) -> Result:
 def partitions(cfg: ApproxCommand, cell: Cell, seed: int) -> Iterator[tuple[PartitionSet, list[int]]]:
     """The draws of one cell and seed, each set with the s that are measured on it.
 
-    Nested i.i.d. draws are one set of the largest s, keyed by seed, kernel and pitch only, so that the boundaries do not
-    depend on what else was asked for. Any other draws are a set of their own for every s, keyed by s and sampler too.
+    Nested i.i.d. draws are one set of the largest s, keyed by seed, kernel and pitch only, so that the boundaries do
+    not depend on what else was asked for. Any other draws are a set of their own for every s, keyed by s and the
+    sampler too.
     """
     kernel, pitch, sizes = cell.kernel, cfg.bias.pitch, sorted(cfg.approx.num_samples)
     if cell.sampler == "iid" and cfg.approx.nested:
@@ -129,33 +134,43 @@ def _device(cfg: ApproxCommand) -> str:
     if cfg.device in ("auto", "cpu"):
         return "cpu"
     if cfg.device == "mps":
-        raise UserError("device", cfg.device, "has no double precision, which the norms need; use cpu or cuda", "--device")
+        raise UserError(
+            "device", cfg.device, "has no double precision, which the norms need; use cpu or cuda", "--device"
+        )
     import torch
 
     index = int(cfg.device.partition(":")[2] or 0)
     if index >= torch.cuda.device_count():
-        raise UserError("device", cfg.device, f"{torch.cuda.device_count()} CUDA devices were found; use cpu", "--device")
+        raise UserError(
+            "device", cfg.device, f"{torch.cuda.device_count()} CUDA devices were found; use cpu", "--device"
+        )
     return cfg.device
 
 
 def _refuse_what_does_not_fit(cfg: ApproxCommand, work: list[Cell]) -> int:
     """The largest estimate of the bytes that a cell needs; UserError names the setting that makes it too large."""
-    available, largest, norm = available_bytes(), max(cfg.approx.num_samples), cfg.approx.norm
-    worst = 0
+    available, worst = available_bytes(), 0
     for cell in work:
-        needed = _bytes(cfg, cell, largest, norm)
+        needed = _bytes(cfg, cell, max(cfg.approx.num_samples), cfg.approx.norm)
         worst = max(worst, needed)
-        if available is None or needed <= available:
-            continue
-        trouble = f"needs about {gibibytes(needed)} at n={cell.n:,}, s={largest:,}, norm={norm}; {gibibytes(available)} are available"
-        if norm != "auto" and _bytes(cfg, cell, largest, "auto") <= available:
-            raise UserError("approx.norm", norm, f"{trouble}; use auto, which fits", "approx.norm=auto")
-        if _bytes(cfg, cell, 1, norm) <= available:
-            most = _most(largest, lambda size: _bytes(cfg, cell, size, norm) <= available)
-            raise UserError("approx.num_samples", largest, f"{trouble}; use at most about {most:,}", "--s")
-        most = _most(cell.n, lambda n: _bytes(cfg, replace(cell, n=n), largest, norm) <= available)
-        raise UserError("approx.n", cell.n, f"{trouble}; use at most about {most:,}", "--n")
+        if available is not None and needed > available:
+            raise _too_large(cfg, cell, needed, available)
     return worst
+
+
+def _too_large(cfg: ApproxCommand, cell: Cell, needed: int, available: int) -> UserError:
+    largest, norm = max(cfg.approx.num_samples), cfg.approx.norm
+    trouble = (
+        f"needs about {gibibytes(needed)} at n={cell.n:,}, s={largest:,}, norm={norm}; "
+        f"{gibibytes(available)} are available"
+    )
+    if norm != "auto" and _bytes(cfg, cell, largest, "auto") <= available:
+        return UserError("approx.norm", norm, f"{trouble}; use auto, which fits", "approx.norm=auto")
+    if _bytes(cfg, cell, 1, norm) <= available:
+        most = _most(largest, lambda size: _bytes(cfg, cell, size, norm) <= available)
+        return UserError("approx.num_samples", largest, f"{trouble}; use at most about {most:,}", "--s")
+    most = _most(cell.n, lambda n: _bytes(cfg, replace(cell, n=n), largest, norm) <= available)
+    return UserError("approx.n", cell.n, f"{trouble}; use at most about {most:,}", "--n")
 
 
 def _most(too_large: int, fits: Callable[[int], bool]) -> int:

@@ -14,29 +14,38 @@ from plsh_cli.positional.matrices import l_star, m_tilde
 from plsh_cli.positional.measure import Measurement
 from plsh_cli.positional.partitions import PartitionSet
 
-PICTURE_TOKENS = 256
+PICTURE_TOKENS = 192  # keeps the SVG small
 HISTOGRAM_BINS = 40
 HISTOGRAM_BLOCKS = 4_000_000  # blocks per kernel and seed that are counted at most
-SAVED_WIDTHS = 200
+SAVED_WIDTHS = 60
 LAW_SIZES = 1 << 22  # block sizes whose probability is computed at most
 
 #: The set of draws that holds the largest s, given n, kernel and seed.
 Draws = Callable[[int, Kernel, int], PartitionSet]
 
 
-def save_arrays(run: object, cfg: ApproxCommand, rows: Sequence[object], measured: Sequence[Sequence[Measurement]],
-                draws: Draws) -> None:
+def save_arrays(
+    run: object, cfg: ApproxCommand, rows: Sequence[object], measured: Sequence[Sequence[Measurement]], draws: Draws
+) -> None:
     """Save errors.npz ((rows, seeds), in the rows' order), picture.npz and block_sizes.npz through `run.save_arrays`.
 
-    The picture is of the middle kernel, the block sizes of the first, middle and last, all at the first n and largest s.
+    The picture is of the middle kernel, the block sizes of the first, middle and last, all at the first n and the
+    largest s.
     """
-    run.save_arrays("errors", **{field: np.array([[getattr(one, field) for one in by_seed] for by_seed in measured])
-                                 for field in ("spectral_error", "max_error")})
+    run.save_arrays(
+        "errors",
+        **{
+            field: np.array([[getattr(one, field) for one in by_seed] for by_seed in measured])
+            for field in ("spectral_error", "max_error")
+        },
+    )
     n = cfg.approx.n[0]
     found = biases.kernels(cfg.bias, cfg.approx.heads, n)
     middle = (len(found) - 1) // 2
     run.save_arrays("picture", **_picture(found[middle], draws(n, found[middle], cfg.seed)))
-    arrays: dict[str, object] = {"labels": np.array([found[index].label for index in sorted({0, middle, len(found) - 1})])}
+    arrays: dict[str, object] = {
+        "labels": np.array([found[index].label for index in sorted({0, middle, len(found) - 1})])
+    }
     for position, index in enumerate(sorted({0, middle, len(found) - 1})):
         sets = (draws(n, found[index], cfg.seed + offset) for offset in range(cfg.approx.seeds))
         arrays |= {f"{name}_{position}": values for name, values in _block_sizes(found[index], n, sets).items()}
@@ -58,9 +67,9 @@ def _picture(kernel: Kernel, parts: PartitionSet) -> dict[str, object]:
 def _block_sizes(kernel: Kernel, n: int, sets: Sequence[PartitionSet]) -> dict[str, np.ndarray]:
     """A histogram over tokens of the size of the token's block, pooled over seeds, beside its law.
 
-    edges (B + 1,) in tokens: bin b counts sizes edges[b] <= size < edges[b + 1]; measured and exact (B,): probability per
-    token of size (mass over bin length), where exact is `clipped_size_law`; grid, gamma (200,): the Gamma(2, sigma) density
-    of the real widths (ALiBi; empty elsewhere); widths: of the first seed's first draws.
+    edges (B + 1,) in tokens: bin b counts sizes edges[b] <= size < edges[b + 1]. measured and exact (B,): probability
+    per token of size (mass over bin length), where exact is `clipped_size_law`. grid, gamma (200,): the Gamma(2, sigma)
+    density of the real widths (ALiBi; empty elsewhere). widths: of the first seed's first draws.
     """
     law = clipped_size_law(kernel, n)
     reach = int(np.searchsorted(np.cumsum(law), 0.995)) + 1
@@ -76,8 +85,14 @@ def _block_sizes(kernel: Kernel, n: int, sets: Sequence[PartitionSet]) -> dict[s
     exact = np.diff(below[np.minimum(edges - 1, law.size)])
     grid = np.linspace(0.0, float(edges[-1]), 200)
     gamma = stats.gamma.pdf(grid, 2, scale=kernel.sigma) if kernel.sigma is not None else np.zeros(0)
-    return {"edges": edges, "measured": counts / seeds / step, "exact": exact / step, "grid": grid, "gamma": gamma,
-            "widths": widths}
+    return {
+        "edges": edges,
+        "measured": counts / seeds / step,
+        "exact": exact / step,
+        "grid": grid,
+        "gamma": gamma,
+        "widths": widths,
+    }
 
 
 def _size_mass(parts: PartitionSet, edges: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ def summary(cfg: ApproxCommand, rows: Rows, measured: Measured) -> dict[str, obj
             "ci95": "half-width of the 95 % t interval over seeds",
             "pairs_per_token": "names without an ending count causal pairs; _bidirectional counts both directions",
             "slope": "log-log slope of error against s, fitted per seed; theory for i.i.d. draws: -1/2",
-            "flagged": "tail bound less likely than delta at the measured error, or max error above eps(s, n, delta); per seed",
+            "flagged": "per seed: tail bound below delta at the measured error, or max error above eps(s, n, delta)",
             "gain": "mean i.i.d. error over mean error at the same s, with the bootstrap 95 % interval over seeds",
         },
     }
@@ -40,8 +40,14 @@ def _slopes(rows: Rows, measured: Measured) -> list[dict[str, object]]:
     for index, row in enumerate(rows):
         groups.setdefault((row["n"], row["kernel"], row["sampler"]), []).append(index)
     return [
-        {"n": n, "kernel": kernel, "sampler": sampler, "norm": norm, "theory": -0.5 if sampler == "iid" else None,
-         **_slope([measured[index] for index in indices], field)}
+        {
+            "n": n,
+            "kernel": kernel,
+            "sampler": sampler,
+            "norm": norm,
+            "theory": -0.5 if sampler == "iid" else None,
+            **_slope([measured[index] for index in indices], field),
+        }
         for (n, kernel, sampler), indices in groups.items()
         for norm, field in NORMS.items()
     ]
@@ -70,24 +76,41 @@ def _flagged(cfg: ApproxCommand, rows: Rows, measured: Measured) -> list[dict[st
         for seed, (one, tail) in enumerate(zip(by_seed, tails, strict=True), start=cfg.seed):
             where = {key: row[key] for key in ("n", "kernel", "sampler", "num_samples")} | {"seed": seed}
             if tail < cfg.approx.delta:
-                found.append({**where, "bound": "tail", "measured": one.spectral_error, "limit": None, "allowed_probability": tail})
+                found.append(
+                    {
+                        **where,
+                        "bound": "tail",
+                        "measured": one.spectral_error,
+                        "limit": None,
+                        "allowed_probability": tail,
+                    }
+                )
             if one.max_error > row["bound_max"]:
                 allowed = bounds.max_norm_probability(n, size, one.max_error)
-                found.append({**where, "bound": "max", "measured": one.max_error, "limit": row["bound_max"],
-                              "allowed_probability": allowed})
+                found.append(
+                    {
+                        **where,
+                        "bound": "max",
+                        "measured": one.max_error,
+                        "limit": row["bound_max"],
+                        "allowed_probability": allowed,
+                    }
+                )
     return found
 
 
 def _bounds_checked(rows: Rows) -> int:
     """How many single bounds were compared with a measurement (per row and seed)."""
-    return sum(int(row["seeds"]) * ((row["bound_max"] is not None) + (row["tail_probability"] is not None)) for row in rows)
+    return sum(
+        int(row["seeds"]) * ((row["bound_max"] is not None) + (row["tail_probability"] is not None)) for row in rows
+    )
 
 
 def _gains(cfg: ApproxCommand, rows: Rows, measured: Measured) -> list[dict[str, object]]:
     """Every sampler against i.i.d. draws at the same n, kernel and s; empty where i.i.d. was not run.
 
-    cost_ratio_*: this sampler's causal pairs per token over those of i.i.d. draws. samples_for_same_error: the i.i.d. draws
-    that reach this sampler's mean spectral error, read off the i.i.d. line of its mean errors.
+    cost_ratio_*: this sampler's causal pairs per token over those of i.i.d. draws. samples_for_same_error: the i.i.d.
+    draws that reach this sampler's mean spectral error, read off a line through the i.i.d. mean errors.
     """
     table = {(row["n"], row["kernel"], row["sampler"], row["num_samples"]): index for index, row in enumerate(rows)}
     found = []
@@ -95,9 +118,17 @@ def _gains(cfg: ApproxCommand, rows: Rows, measured: Measured) -> list[dict[str,
         base = table.get((n, kernel, "iid", size))
         if sampler == "iid" or base is None:
             continue
-        gain: dict[str, object] = {"n": n, "kernel": kernel, "sampler": sampler, "num_samples": size, "seeds": rows[index]["seeds"]}
+        gain: dict[str, object] = {
+            "n": n,
+            "kernel": kernel,
+            "sampler": sampler,
+            "num_samples": size,
+            "seeds": rows[index]["seeds"],
+        }
         for norm, field in NORMS.items():
-            gain |= _gain(cfg, (n, kernel, sampler, size, norm), _values(measured[base], field), _values(measured[index], field))
+            gain |= _gain(
+                cfg, (n, kernel, sampler, size, norm), _values(measured[base], field), _values(measured[index], field)
+            )
         for name in ("draws", "union"):
             key = f"pairs_per_token_{name}"
             gain[f"cost_ratio_{name}"] = rows[index][key] / rows[base][key]
@@ -117,7 +148,7 @@ def _gain(cfg: ApproxCommand, key: tuple[object, ...], iid: list[float], other: 
 
 
 def _samples_for_same_error(iid: Rows, base: dict[str, object], error: float) -> dict[str, object]:
-    """The i.i.d. s with this mean spectral error: read off a fitted line, or by the law s^-1/2 where one s was measured."""
+    """The i.i.d. s with this mean spectral error: off a fitted line, or by the law s^-1/2 where one s was measured."""
     sizes = [float(row["num_samples"]) for row in iid]
     errors = [float(row["spectral_error"]) for row in iid]
     if error <= 0.0 or min(errors) <= 0.0:
@@ -128,7 +159,9 @@ def _samples_for_same_error(iid: Rows, base: dict[str, object], error: float) ->
     slope, intercept = loglog_line(sizes, errors)
     if slope >= 0.0:
         return _same_error(None, f"the fitted i.i.d. line does not fall (slope {slope:.2f})", sizes)
-    return _same_error(math.exp((math.log(error) - intercept) / slope), f"the fitted i.i.d. line (slope {slope:.2f})", sizes)
+    return _same_error(
+        math.exp((math.log(error) - intercept) / slope), f"the fitted i.i.d. line (slope {slope:.2f})", sizes
+    )
 
 
 def _same_error(samples: float | None, basis: str, sizes: Sequence[float]) -> dict[str, object]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -129,7 +130,7 @@ def _measure(cfg: AttnErrorCommand, inputs: Inputs, kernels: list[Kernel], run: 
     n, seeds, sizes = cfg.attn_error.tokens, _seeds(cfg), sorted(cfg.attn_error.num_samples)
     errors = np.empty((len(seeds), len(sizes), len(inputs.layers), len(kernels)))
     distinct = list(dict.fromkeys(kernels))
-    with run.progress(len(distinct) * len(seeds) * len(sizes), "plsh attn-error") as bar:
+    with _one_thread(), run.progress(len(distinct) * len(seeds) * len(sizes), "plsh attn-error") as bar:
         for kernel in distinct:
             heads = [head for head, other in enumerate(kernels) if other == kernel]
             exact = _outputs(inputs, heads, l_star(kernel, n))
@@ -138,6 +139,22 @@ def _measure(cfg: AttnErrorCommand, inputs: Inputs, kernels: list[Kernel], run: 
                     errors[row, column][:, heads] = _relative(_outputs(inputs, heads, m_tilde(parts)), exact)
                     bar.advance()
     return errors
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keeps torch to one processor core within the body.
+
+    The matrices are small: more threads gain a third on an idle machine and lose a factor of twenty on a busy one.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _draws(cfg: AttnErrorCommand, kernel: Kernel, seed: int, sizes: Sequence[int]) -> Iterator[PartitionSet]:

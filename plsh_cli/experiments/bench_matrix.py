@@ -1,18 +1,21 @@
 """`plsh bench matrix`: the speed and memory of M~ and of the norms, as ratios of medians within one run.
 
-Repetitions of what is compared are interleaved, so that a machine that slows down slows both sides. Targets belong to the
-sizes that they were set for; at other sizes `target` and `met` are null.
+Repetitions of what is compared are interleaved, so that a machine that slows down slows both sides; the fast side is
+called once before, untimed. Targets belong to the sizes that they were set for; at other sizes `target` and `met` are
+null.
 
-Fields of a row: claim, n (tokens), sigma (tokens), num_samples, measured, unit ("times faster" | "s" | "GiB" | "relative"),
-comparison (">=" | "<="), target, met, seconds (median of the faster side), seconds_other (median of the slower side, scaled
-where `scaled_from_draws` says from how many draws), scaled_from_draws, repeats.
+Fields of a row: claim, n (tokens), sigma (tokens), num_samples, measured, unit ("times faster" | "s" | "GiB" |
+"relative"), comparison (">=" | "<="), target, met, seconds (median of the faster side), seconds_other (median of the
+slower side, scaled where `scaled_from_draws` says from how many draws), scaled_from_draws, repeats.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,14 +31,29 @@ from plsh_cli.positional.partitions import PartitionSet
 from plsh_cli.positional.samplers import draw
 from plsh_cli.positional.streams import generator
 
-#: claim -> (n, sigma, num_samples) that the target was set for, comparison, target.
+Found = TypeVar("Found")
+
+Rows = list[dict[str, object]]
+Facts = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A claim's unit and target, and the sizes (n, sigma, num_samples) that the target was set for."""
+
+    size: tuple[int, float, int]
+    comparison: str
+    value: float
+    unit: str
+
+
 TARGETS = {
-    "M~ against comparing bins": ((4500, 16.0, 10_000), ">=", 800.0),
-    "M~ against adding slices": ((4500, 16.0, 10_000), ">=", 60.0),
-    "both norms, seconds": ((1_048_576, 16.0, 20), "<=", 10.0),
-    "both norms, peak memory": ((1_048_576, 16.0, 20), "<=", 4.0),
-    "certified norm against eigvalsh": ((4096, 16.0, 20), ">=", 60.0),
-    "certified norm, difference": ((4096, 16.0, 20), "<=", 1e-3),
+    "M~ against comparing bins": Target((4500, 16.0, 10_000), ">=", 800.0, "times faster"),
+    "M~ against adding slices": Target((4500, 16.0, 10_000), ">=", 60.0, "times faster"),
+    "both norms, seconds": Target((1_048_576, 16.0, 20), "<=", 10.0, "s"),
+    "both norms, peak memory": Target((1_048_576, 16.0, 20), "<=", 4.0, "GiB"),
+    "certified norm against eigvalsh": Target((4096, 16.0, 20), ">=", 60.0, "times faster"),
+    "certified norm, difference": Target((4096, 16.0, 20), "<=", 1e-3, "relative"),
 }
 
 
@@ -72,47 +90,59 @@ def run(cfg: BenchMatrixCommand, run: object) -> Result:
     return Result(rows, facts | large_facts | norm_facts, timed)
 
 
-def _forming(cfg: BenchMatrixCommand, kernel: Kernel, advance: Callable[[], None]) -> tuple[list[dict], dict[str, object]]:
+def _forming(cfg: BenchMatrixCommand, kernel: Kernel, advance: Callable[[], None]) -> tuple[Rows, Facts]:
     """M~ against its two slow forms, which are timed on fewer draws; their time grows in proportion to the draws."""
     bench = cfg.bench
     parts = draw(kernel, bench.n, bench.num_samples, generator(cfg.seed, "partitions", kernel.label, "real"))
     few, some = (parts.take(min(draws, bench.num_samples)) for draws in (bench.comparison_draws, bench.slice_draws))
-    seconds: dict[str, list[float]] = {"all": [], "boundaries": [], "comparison": [], "slices": []}
+    matrices.m_tilde(parts)  # the first call also pays for fresh memory from the system
+    times: dict[str, list[float]] = {"all": [], "boundaries": [], "comparison": [], "slices": []}
     for _ in range(bench.repeats):
-        seconds["all"].append(_seconds(lambda: matrices.m_tilde(parts)))
-        seconds["boundaries"].append(_seconds(lambda: _enumerate(parts)))
-        seconds["comparison"].append(_seconds(lambda: matrices.m_tilde_by_comparison(few)) * bench.num_samples / few.num_draws)
-        seconds["slices"].append(_seconds(lambda: matrices.m_tilde_by_slices(some)) * bench.num_samples / some.num_draws)
+        times["all"].append(_timed(lambda: matrices.m_tilde(parts))[0])
+        times["boundaries"].append(_timed(lambda: _list_blocks(parts))[0])
+        taken, by_comparison = _timed(lambda: matrices.m_tilde_by_comparison(few))
+        times["comparison"].append(taken * bench.num_samples / few.num_draws)
+        taken, by_slices = _timed(lambda: matrices.m_tilde_by_slices(some))
+        times["slices"].append(taken * bench.num_samples / some.num_draws)
         advance()
-    fast = matrices.m_tilde(few)
-    apart = max(float(np.abs(fast - slow(few)).max()) for slow in (matrices.m_tilde_by_comparison, matrices.m_tilde_by_slices))
-    size, middle = (bench.n, bench.sigma, bench.num_samples), {name: median(values) for name, values in seconds.items()}
-    rows = [
-        _row(claim, size, bench.repeats, middle[slow] / middle["all"], "times faster", seconds=middle["all"],
-             seconds_other=middle[slow], scaled_from_draws=sample.num_draws if sample.num_draws < bench.num_samples else None)
-        for claim, slow, sample in (("M~ against comparing bins", "comparison", few), ("M~ against adding slices", "slices", some))
+    apart = [
+        np.abs(matrices.m_tilde(sample) - slow).max() for sample, slow in ((few, by_comparison), (some, by_slices))
     ]
-    facts = {"m_tilde_seconds": middle["all"], "m_tilde_boundaries_seconds": middle["boundaries"],
-             "m_tilde_sums_seconds": middle["all"] - middle["boundaries"], "m_tilde_forms_differ_by": apart}
-    return rows, facts
+    size, rows = (bench.n, bench.sigma, bench.num_samples), []
+    middle = {name: median(values) for name, values in times.items()}
+    for claim, slow, sample in (("comparing bins", "comparison", few), ("adding slices", "slices", some)):
+        ratio, draws = middle[slow] / middle["all"], sample.num_draws
+        row = claim_row(f"M~ against {claim}", size, bench.repeats, ratio, middle["all"], middle[slow])
+        rows.append(row | {"scaled_from_draws": draws if draws < bench.num_samples else None})
+    return rows, {
+        "m_tilde_seconds": middle["all"],
+        "m_tilde_boundaries_seconds": middle["boundaries"],
+        "m_tilde_sums_seconds": middle["all"] - middle["boundaries"],
+        "m_tilde_forms_differ_by": float(max(apart)),
+    }
 
 
-def _large(cfg: BenchMatrixCommand, advance: Callable[[], None]) -> tuple[list[dict], dict[str, object]]:
+def _large(cfg: BenchMatrixCommand, advance: Callable[[], None]) -> tuple[Rows, Facts]:
     """Both norms at a large n: their seconds, and the peak memory of a process that does nothing else."""
-    bench = cfg.bench
-    found = []
+    bench, found = cfg.bench, []
     for _ in range(bench.repeats):
         found.append(large_norms(bench.large_n, bench.sigma, bench.large_num_samples, cfg.seed))
         advance()
     size, seconds = (bench.large_n, bench.sigma, bench.large_num_samples), median(one.seconds for one in found)
     peak = max(one.peak_bytes for one in found) / 2**30
-    rows = [_row("both norms, seconds", size, bench.repeats, seconds, "s", seconds=seconds),
-            _row("both norms, peak memory", size, bench.repeats, peak, "GiB", seconds=seconds)]
-    return rows, {"large_spectral_error": found[0].spectral_error, "large_spectral_residual": found[0].spectral_residual,
-                  "large_max_error": found[0].max_error, "large_products": found[0].products}
+    rows = [
+        claim_row("both norms, seconds", size, bench.repeats, seconds, seconds),
+        claim_row("both norms, peak memory", size, bench.repeats, peak, seconds),
+    ]
+    return rows, {
+        "large_spectral_error": found[0].spectral_error,
+        "large_spectral_residual": found[0].spectral_residual,
+        "large_max_error": found[0].max_error,
+        "large_products": found[0].products,
+    }
 
 
-def _certified(cfg: BenchMatrixCommand, kernel: Kernel, advance: Callable[[], None]) -> tuple[list[dict], dict[str, object]]:
+def _certified(cfg: BenchMatrixCommand, kernel: Kernel, advance: Callable[[], None]) -> tuple[Rows, Facts]:
     """The certified iterative norm against eigvalsh of the dense difference, whose forming is not counted."""
     bench = cfg.bench
     parts = draw(kernel, bench.norm_n, bench.norm_num_samples, generator(cfg.seed, "partitions", kernel.label, "real"))
@@ -122,37 +152,64 @@ def _certified(cfg: BenchMatrixCommand, kernel: Kernel, advance: Callable[[], No
         product = products.difference_product(parts, kernel)
         return norms.spectral_norm(product, bench.norm_n, generator=generator(cfg.seed, "start"))
 
-    seconds: dict[str, list[float]] = {"iterative": [], "eigvalsh": []}
+    iterate()
+    quick, long = [], []
     for _ in range(bench.repeats):
-        seconds["iterative"].append(_seconds(iterate))
-        seconds["eigvalsh"].append(_seconds(lambda: norms.dense_spectral_norm(difference)))
+        taken, (found, residual, count) = _timed(iterate)
+        quick.append(taken)
+        taken, exact = _timed(lambda: norms.dense_spectral_norm(difference))
+        long.append(taken)
         advance()
-    (found, residual, count), exact = iterate(), norms.dense_spectral_norm(difference)
-    size, fast, slow = (bench.norm_n, bench.sigma, bench.norm_num_samples), *(median(values) for values in seconds.values())
+    size, fast, slow = (bench.norm_n, bench.sigma, bench.norm_num_samples), median(quick), median(long)
+    apart = abs(found - exact) / (exact or 1.0)
     rows = [
-        _row("certified norm against eigvalsh", size, bench.repeats, slow / fast, "times faster", seconds=fast, seconds_other=slow),
-        _row("certified norm, difference", size, bench.repeats, abs(found - exact) / (exact or 1.0), "relative", seconds=fast,
-             seconds_other=slow),
+        claim_row("certified norm against eigvalsh", size, bench.repeats, slow / fast, fast, slow),
+        claim_row("certified norm, difference", size, bench.repeats, apart, fast, slow),
     ]
-    return rows, {"norm_spectral_error": found, "norm_spectral_residual": residual, "norm_products": count, "norm_eigvalsh": exact}
+    return rows, {
+        "norm_spectral_error": found,
+        "norm_spectral_residual": residual,
+        "norm_products": count,
+        "norm_eigvalsh": exact,
+    }
 
 
-def _row(claim: str, size: tuple[int, float, int], repeats: int, measured: float, unit: str, *, seconds: float,
-         seconds_other: float | None = None, scaled_from_draws: int | None = None) -> dict[str, object]:
-    set_for, comparison, target = TARGETS[claim]
-    applies = size == set_for
-    met = (measured >= target if comparison == ">=" else measured <= target) if applies else None
-    return {"claim": claim, "n": size[0], "sigma": size[1], "num_samples": size[2], "measured": measured, "unit": unit,
-            "comparison": comparison, "target": target if applies else None, "met": met, "seconds": seconds,
-            "seconds_other": seconds_other, "scaled_from_draws": scaled_from_draws, "repeats": repeats}
+def claim_row(
+    claim: str,
+    size: tuple[int, float, int],
+    repeats: int,
+    measured: float,
+    seconds: float,
+    seconds_other: float | None = None,
+) -> dict[str, object]:
+    """The record of one claim at these sizes (n, sigma, num_samples); see the fields at the head of this file."""
+    target = TARGETS[claim]
+    applies = size == target.size
+    met = measured >= target.value if target.comparison == ">=" else measured <= target.value
+    return {
+        "claim": claim,
+        "n": size[0],
+        "sigma": size[1],
+        "num_samples": size[2],
+        "measured": measured,
+        "unit": target.unit,
+        "comparison": target.comparison,
+        "target": target.value if applies else None,
+        "met": met if applies else None,
+        "seconds": seconds,
+        "seconds_other": seconds_other,
+        "scaled_from_draws": None,
+        "repeats": repeats,
+    }
 
 
-def _enumerate(parts: PartitionSet) -> None:
-    for _ in parts.blocks():
+def _list_blocks(parts: PartitionSet) -> None:
+    """Work out every block boundary and keep none."""
+    for _ in parts.start_tables():
         pass
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def _timed(work: Callable[[], Found]) -> tuple[float, Found]:
     started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+    found = work()
+    return time.perf_counter() - started, found

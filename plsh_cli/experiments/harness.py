@@ -63,7 +63,9 @@ class Run:
         """Save arrays as <name>.npz in the run folder, whole; loadable without pickle."""
         import numpy
 
-        return self.folder.write(f"{name}.npz", lambda handle: numpy.savez_compressed(handle, allow_pickle=False, **arrays))
+        return self.folder.write(
+            f"{name}.npz", lambda handle: numpy.savez_compressed(handle, allow_pickle=False, **arrays)
+        )
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,9 @@ def execute(config: Command, overrides: Sequence[str], say: Callable[[str], None
     """
     plan(config)
     check_online(config.logger)
-    folder = RunFolder.create(config.out, config.command.replace("_", "-"), config.name, lambda new: _fill(new, config, overrides))
+    folder = RunFolder.create(
+        config.out, config.command.replace("_", "-"), config.name, lambda new: _fill(new, config, overrides)
+    )
     try:
         tracker = Tracker.open(folder, config.logger, config.model_dump(mode="json"), config.command)
     except BaseException:
@@ -127,8 +131,15 @@ def _work(config: Command, run: Run) -> tuple[dict[str, Any], list[Path]]:
     begin = time.perf_counter()
     result: Result = module(config.command).run(config, run)
     timing = {**result.timing, "experiment_seconds": time.perf_counter() - begin}
-    record = {"schema": 1, "command": config.command, "name": config.name, "config_hash": config_hash(config),
-              "rows": result.rows, "summary": result.summary, "timing": timing}
+    record = {
+        "schema": 1,
+        "command": config.command,
+        "name": config.name,
+        "config_hash": config_hash(config),
+        "rows": result.rows,
+        "summary": result.summary,
+        "timing": timing,
+    }
     run.folder.write_json("result.json", record)
     run.folder.write_text("rows.csv", _csv(result.rows))
     figures = report.draw(run.path)
@@ -155,9 +166,13 @@ def _recorded(folder: RunFolder, tracker: Tracker, sync: list[str | None]) -> It
         with suppress(Exception):
             tracker.finish(code)
         if isinstance(error, OSError) and error.errno in _DISK_TROUBLE:
-            raise MessageError(f"out: the run folder {folder.path} cannot be written any more ({error.strerror})") from error
+            raise MessageError(
+                f"out: the run folder {folder.path} cannot be written any more ({error.strerror})"
+            ) from error
         if isinstance(error, Exception) and not isinstance(error, PlshError):
-            raise RunFailed(f"run {folder.path} failed: {reason}; the traceback is in {folder.path / 'error.txt'}") from error
+            raise RunFailed(
+                f"run {folder.path} failed: {reason}; the traceback is in {folder.path / 'error.txt'}"
+            ) from error
         raise
 
 
@@ -204,7 +219,9 @@ def show(outcome: Outcome) -> None:
     for table in report.tables(outcome.result):
         out.print(table)
     if outcome.figures:
-        out.print(f"figures: {outcome.folder.path / 'figures'} ({', '.join(sorted({file.stem for file in outcome.figures}))})")
+        out.print(
+            f"figures: {outcome.folder.path / 'figures'} ({', '.join(sorted({file.stem for file in outcome.figures}))})"
+        )
     out.print(f"rows: {outcome.folder.path / 'rows.csv'}")
     if outcome.sync:
         out.print(f"W&B was offline; to upload this run: {outcome.sync}", soft_wrap=True)

@@ -1,23 +1,24 @@
-"""The norms of M~ - L* at a large n in a process of their own, so that its peak memory is theirs alone."""
+"""The norms of M~ - L* at a large n in a process of their own, so that its peak memory is theirs alone.
+
+Run as `python -m plsh_cli.experiments.large_norms N SIGMA NUM_SAMPLES SEED` it prints its findings as one JSON line.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
+import json
+import os
+import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from plsh_cli.positional.kernels import alibi
-from plsh_cli.positional.measure import measure
-from plsh_cli.positional.samplers import draw
-from plsh_cli.positional.streams import generator
+from plsh_cli.errors import PlshError
 
 
 @dataclass(frozen=True)
 class LargeNorms:
-    """What the process reports: seconds for both norms together, and the bytes it held at its peak, imports included."""
+    """Seconds for both norms together, and the bytes the process held at its peak, imports included."""
 
     seconds: float
     peak_bytes: int
@@ -28,19 +29,40 @@ class LargeNorms:
 
 
 def large_norms(n: int, sigma: float, num_samples: int, seed: int) -> LargeNorms:
-    """Draw s i.i.d. real-width partitions of n tokens and measure both norms in a new process."""
-    # "spawn": a forked child would share the parent's memory and report the parent's peak as its own.
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_measure_here, n, sigma, num_samples, seed).result()
+    """Draw s i.i.d. real-width partitions of n tokens and measure both norms in a new process. PlshError if it dies."""
+    package_root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
+    command = [
+        sys.executable,
+        "-m",
+        "plsh_cli.experiments.large_norms",
+        str(n),
+        repr(sigma),
+        str(num_samples),
+        str(seed),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise PlshError(f"the norms at n={n:,} failed in their own process (exit code {done.returncode}): {last[0]}")
+    return LargeNorms(**json.loads(done.stdout))
 
 
-def _measure_here(n: int, sigma: float, num_samples: int, seed: int) -> LargeNorms:
+def measure_here(n: int, sigma: float, num_samples: int, seed: int) -> LargeNorms:
+    """The same in this process."""
+    from plsh_cli.positional.kernels import alibi
+    from plsh_cli.positional.measure import measure
+    from plsh_cli.positional.samplers import draw
+    from plsh_cli.positional.streams import generator
+
     kernel = alibi(sigma)
     parts = draw(kernel, n, num_samples, generator(seed, "partitions", kernel.label, "real"))
     started = time.perf_counter()
     (found,) = measure(parts, kernel, [num_samples], method="blocks", seed=seed)
     seconds = time.perf_counter() - started
-    return LargeNorms(seconds, _peak_bytes(), found.spectral_error, found.spectral_residual, found.max_error, found.products)
+    return LargeNorms(
+        seconds, _peak_bytes(), found.spectral_error, found.spectral_residual, found.max_error, found.products
+    )
 
 
 def _peak_bytes() -> int:
@@ -54,3 +76,8 @@ def _peak_bytes() -> int:
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
+
+
+if __name__ == "__main__":
+    size, scale, draws, first = sys.argv[1:]
+    print(json.dumps(asdict(measure_here(int(size), float(scale), int(draws), int(first)))))

@@ -19,7 +19,9 @@ def listing(extra: Path | None) -> None:
     out = console.output()
     groups = catalog.groups(extra)
     presets = catalog.experiments(extra)
-    commands = Table("command", "groups: options", "experiments", title="commands with a configuration", title_justify="left")
+    commands = Table(
+        "command", "groups: options", "experiments", title="commands with a configuration", title_justify="left"
+    )
     for command, schema in SCHEMAS.items():
         own = [f"{group}: {', '.join(options)}" for group, options in groups.items() if group in schema.model_fields]
         names = [preset.name for preset in presets if preset.command in (command, None)]
@@ -30,7 +32,9 @@ def listing(extra: Path | None) -> None:
     for preset in presets:
         about.add_row(preset.name, preset.description)
     out.print(about)
-    out.print("also: plsh config COMMAND, plsh ls, plsh doctor, plsh rerun RUN; every key of a command: plsh config COMMAND")
+    out.print(
+        "also: plsh config COMMAND, plsh ls, plsh doctor, plsh rerun RUN; every key of a command: plsh config COMMAND"
+    )
 
 
 def doctor() -> None:
@@ -62,19 +66,26 @@ def _devices() -> dict[str, str]:
 
 
 def _backends() -> dict[str, str]:
-    compiler = next((path for path in map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++")) if path), None)
+    compiler = next(
+        (path for path in map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++")) if path), None
+    )
     return {
         "matrix backend: scipy": "can run (cpu)",
-        "matrix backend: torch": "can run" if importlib.util.find_spec("torch") else "cannot run: torch is not installed",
+        "matrix backend: torch": "can run"
+        if importlib.util.find_spec("torch")
+        else "cannot run: torch is not installed",
         "C++ compiler": compiler or "none found",
-        "triton": "installed" if importlib.util.find_spec("triton") else "not installed",
     }
 
 
 def _wandb() -> dict[str, str]:
     state = tracking.state()
-    return {"W&B server": str(state["server"]),
-            "W&B key": "found: logger.mode=online can run" if state["key"] else "none: logger.mode=offline (default) or disabled"}
+    return {
+        "W&B server": str(state["server"]),
+        "W&B key": "found: logger.mode=online can run"
+        if state["key"]
+        else "none: logger.mode=offline (default) or disabled",
+    }
 
 
 def _folders() -> dict[str, str]:
@@ -82,8 +93,12 @@ def _folders() -> dict[str, str]:
 
     cache = assets.cache_folder()
     held = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) if cache.is_dir() else 0
-    return {"configuration": str(catalog.conf_dir()), "asset cache": f"{cache} ({_gibibytes(held)} used)",
-            "runs": str(Path("runs").resolve())}
+    ready = [name for name in assets.ASSETS if assets.cached(name)]
+    return {
+        "configuration": str(catalog.conf_dir()),
+        "runs": str(Path("runs").resolve()),
+        "asset cache": f"{cache} ({_gibibytes(held)} used; ready: {', '.join(ready) or 'nothing'})",
+    }
 
 
 def _gibibytes(count: int | None) -> str:

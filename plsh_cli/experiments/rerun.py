@@ -25,7 +25,11 @@ class Comparison:
     def __str__(self) -> str:
         if self.equal:
             return "rows are equal to the bit"
-        text = f"rows differ: largest relative difference {self.difference:.3g} ({self.where})" if self.where else "rows differ"
+        text = (
+            f"rows differ: largest relative difference {self.difference:.3g} ({self.where})"
+            if self.where
+            else "rows differ"
+        )
         return text + ("; " + "; ".join(self.mismatches[:5]) if self.mismatches else "")
 
 
@@ -72,10 +76,19 @@ def _difference(old: object, new: object) -> float | None:
     """The relative difference of two values; None where they are not comparable numbers and not equal."""
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         parts = [_difference(a, b) for a, b in zip(old, new, strict=True)]
-        return None if any(part is None for part in parts) else max((part for part in parts if part is not None), default=0.0)
+        return (
+            None
+            if any(part is None for part in parts)
+            else max((part for part in parts if part is not None), default=0.0)
+        )
     if old == new and type(old) is type(new):
         return 0.0
-    if isinstance(old, (int, float)) and isinstance(new, (int, float)) and not isinstance(old, bool) and not isinstance(new, bool):
+    if (
+        isinstance(old, (int, float))
+        and isinstance(new, (int, float))
+        and not isinstance(old, bool)
+        and not isinstance(new, bool)
+    ):
         scale = max(abs(old), abs(new))
         return abs(old - new) / scale if scale and math.isfinite(scale) else 0.0
     return None
@@ -84,10 +97,15 @@ def _difference(old: object, new: object) -> float | None:
 def why(before: RunFolder, after: RunFolder) -> str:
     """What differs between the two runs' machines, versions and sources, as a clause for a message."""
     old, new = (rundir.read_json(folder.path / "env.json") or {} for folder in (before, after))
-    differing = [key for key in ("python", "platform", "processor", "cores", "variables") if old.get(key) != new.get(key)]
+    differing = [
+        key for key in ("python", "platform", "processor", "cores", "variables") if old.get(key) != new.get(key)
+    ]
     packages = [old.get("packages") or {}, new.get("packages") or {}]
-    differing += [f"{name} {packages[0].get(name)} -> {version}" for name, version in packages[1].items()
-                  if version != packages[0].get(name)]
+    differing += [
+        f"{name} {packages[0].get(name)} -> {version}"
+        for name, version in packages[1].items()
+        if version != packages[0].get(name)
+    ]
     sources = [rundir.read_json(folder.path / "git.json") or {} for folder in (before, after)]
     if any(sources[0].get(key) != sources[1].get(key) for key in ("commit", "diff")):
         differing.append("source")

@@ -39,12 +39,21 @@ def sweep(command: str, overrides: Sequence[str], extra: Path | None) -> list[Jo
     from omegaconf.errors import OmegaConfBaseException
 
     sweep_id = f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-{secrets.token_hex(3)}"
-    ours = [f"hydra.sweep.dir=${{out}}/sweeps/{sweep_id}", "hydra.sweep.subdir=.", "hydra.output_subdir=null", "hydra.job.chdir=false",
-            "hydra/hydra_logging=disabled", "hydra/job_logging=disabled", *search_path(extra)]
+    ours = [
+        f"hydra.sweep.dir=${{out}}/sweeps/{sweep_id}",
+        "hydra.sweep.subdir=.",
+        "hydra.output_subdir=null",
+        "hydra.job.chdir=false",
+        "hydra/hydra_logging=disabled",
+        "hydra/job_logging=disabled",
+        *search_path(extra),
+    ]
     task = functools.partial(_job, command=command, sweep_id=sweep_id)
     try:
         with hydra_context():
-            batches = GlobalHydra.instance().hydra.multirun(command, task, [*overrides, *ours], with_log_configuration=False)
+            batches = GlobalHydra.instance().hydra.multirun(
+                command, task, [*overrides, *ours], with_log_configuration=False
+            )
     except (HydraException, OmegaConfBaseException) as error:
         raise MessageError(f"sweep: {' '.join(str(error).split())[:300]}") from None
     except OSError as error:
@@ -52,8 +61,9 @@ def sweep(command: str, overrides: Sequence[str], extra: Path | None) -> list[Jo
     returned = [job for batch in batches for job in batch]
     jobs = [job.return_value for job in returned]
     folder = RunFolder(Path(returned[0].cfg.out) / "sweeps" / sweep_id)
-    folder.write_json("sweep.json", {"command": command, "overrides": list(overrides),
-                                     "jobs": [vars(job) for job in jobs]})
+    folder.write_json(
+        "sweep.json", {"command": command, "overrides": list(overrides), "jobs": [vars(job) for job in jobs]}
+    )
     return jobs
 
 
@@ -61,7 +71,10 @@ def show(jobs: Sequence[Job]) -> None:
     """Print one line per job and the counts."""
     out = console.output()
     for job in jobs:
-        out.print(f"{job.state:8s}{' '.join(job.overrides)}  {job.run or ''}{'  ' + job.reason if job.reason else ''}", markup=False)
+        out.print(
+            f"{job.state:8s}{' '.join(job.overrides)}  {job.run or ''}{'  ' + job.reason if job.reason else ''}",
+            markup=False,
+        )
     counts = {state: sum(job.state == state for job in jobs) for state in ("done", "skipped", "failed")}
     out.print(f"sweep of {len(jobs)} jobs: {', '.join(f'{count} {state}' for state, count in counts.items())}")
 
@@ -99,4 +112,3 @@ def _job(tree: Any, *, command: str, sweep_id: str) -> Job:
     except Exception as error:
         print(f"job failed: {type(error).__name__}: {error}", flush=True)
         return Job(overrides, "failed", run, f"{type(error).__name__}: {error}")
-

@@ -24,12 +24,20 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
     """The tables of a result (the content of result.json) for the terminal, readable at 100 columns."""
     from plsh_cli.report import approx_tables, attn_error_tables, bench_matrix_tables
 
-    makers = {"approx": approx_tables.tables, "attn_error": attn_error_tables.tables, "bench_matrix": bench_matrix_tables.tables}
+    makers = {
+        "approx": approx_tables.tables,
+        "attn_error": attn_error_tables.tables,
+        "bench_matrix": bench_matrix_tables.tables,
+    }
     return makers[result["command"]](result) if result["command"] in makers else []
 
 
 def _figures(command: str, run_path: Path, result: Mapping[str, Any]) -> list[Path]:
     from plsh_cli.report import approx_figures, attn_error_figures, bench_matrix_figures
 
-    makers = {"approx": approx_figures.draw, "attn_error": attn_error_figures.draw, "bench_matrix": bench_matrix_figures.draw}
+    makers = {
+        "approx": approx_figures.draw,
+        "attn_error": attn_error_figures.draw,
+        "bench_matrix": bench_matrix_figures.draw,
+    }
     return makers[command](run_path, result) if command in makers else []

@@ -68,7 +68,9 @@ def _against_sigma(rows: Sequence[Row], colours: Mapping[int, Any]) -> Figure:
     panel.set_yscale("log")
     labels = []
     for index, (layer, colour) in enumerate(colours.items()):
-        line = [row for row in rows if row["layer"] == layer and row["head"] is not None and row["num_samples"] == largest]
+        line = [
+            row for row in rows if row["layer"] == layer and row["head"] is not None and row["num_samples"] == largest
+        ]
         line = sorted((row for row in line if row["output_error_relative"]), key=lambda row: row["sigma"])
         x, y, half = _columns(line, "sigma")
         if x.size:

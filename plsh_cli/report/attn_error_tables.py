@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from plsh_cli.report.text import evenly, mean_ci, new_table, number, seeds_text
+from plsh_cli.report.text import evenly, kernel_name, mean_ci, new_table, number, seeds_text
 
 SHOWN_SIZES = 5
 SHOWN_LAYERS = 5
@@ -23,8 +23,10 @@ def _layers(rows: list[Mapping[str, Any]], summary: Mapping[str, Any]) -> Table:
     first, means = rows[0], {(row["layer"], row["num_samples"]): row for row in rows if row["head"] is None}
     sizes = evenly(sorted({size for _, size in means}), SHOWN_SIZES)
     spread = "± is the 95 % t interval over seeds" if first["seeds"] > 1 else "one seed, so no interval"
-    title = (f"attention output under M~ against L*: ‖a − b‖ / ‖b‖ (Frobenius), mean over heads, {first['sampler']} draws, "
-             f"n={first['n']:,}, {seeds_text(first)}, {spread}")
+    title = (
+        f"attention output under M~ against L*: ‖a − b‖ / ‖b‖ (Frobenius), mean over heads, {first['sampler']} draws, "
+        f"n={first['n']:,}, {seeds_text(first)}, {spread}"
+    )
     caption = f"{summary['model']} on {summary['text']}, perplexity {number(summary['perplexity'])}"
     table = new_table(title, ["layer", *(f"s = {size:,}" for size in sizes), "slope"], caption, text_columns=0)
     for slope in summary["slopes"]:
@@ -36,11 +38,18 @@ def _layers(rows: list[Mapping[str, Any]], summary: Mapping[str, Any]) -> Table:
 
 def _heads(rows: list[Mapping[str, Any]]) -> Table:
     largest = max(row["num_samples"] for row in rows)
-    heads = {(row["head"], row["layer"]): row for row in rows if row["head"] is not None and row["num_samples"] == largest}
+    heads = {
+        (row["head"], row["layer"]): row for row in rows if row["head"] is not None and row["num_samples"] == largest
+    }
     layers = evenly(sorted({layer for _, layer in heads}), SHOWN_LAYERS)
-    table = new_table(f"the same per query head at s={largest:,}", ["head", "σ", *(f"layer {layer}" for layer in layers)], text_columns=0)
+    kind = "σ" if all(row["sigma"] is not None for row in heads.values()) else "kernel"
+    table = new_table(
+        f"the same per query head at s={largest:,}",
+        ["head", kind, *(f"layer {layer}" for layer in layers)],
+        text_columns=0,
+    )
     for head in sorted({head for head, _ in heads}):
         line = [heads[head, layer] for layer in layers]
         cells = [mean_ci(row["output_error_relative"], row["output_error_relative_ci95"]) for row in line]
-        table.add_row(str(head), number(line[0]["sigma"]), *cells)
+        table.add_row(str(head), kernel_name(line[0]), *cells)
     return table

@@ -16,16 +16,24 @@ def draw(run_path: Path, result: Mapping[str, Any]) -> list[Path]:
     rows = [row for row in result["rows"] if row["unit"] == "times faster" and row["measured"]]
     if not rows:
         return []
+    left = min(1.0, *(row["measured"] / 2 for row in rows))
+    right = 20 * max(value for row in rows for value in (row["measured"], row["target"] or 0.0))
     with style.look():
         made, (panel,) = style.figure(0.9 + 0.75 * len(rows))
         for place, row in enumerate(rows):
             panel.barh(place, row["measured"], height=0.42, color=style.BIAS_COLOURS["plsh"], left=0)
-            panel.text(row["measured"] * 1.08, place, f"{row['measured']:,.0f}×", va="center", fontweight="bold")
-            panel.text(1.0, place - 0.31, f"{row['claim']} (n = {row['n']:,}, s = {row['num_samples']:,})", va="bottom", fontsize=9.5)
+            panel.text(right, place, f"{row['measured']:,.0f}×", va="center", ha="right", fontweight="bold")
+            panel.text(
+                left,
+                place - 0.31,
+                f"{row['claim']} (n = {row['n']:,}, s = {row['num_samples']:,})",
+                va="bottom",
+                fontsize=9.5,
+            )
             if row["target"] is not None:
                 panel.plot([row["target"]] * 2, [place - 0.28, place + 0.28], color=style.INK, linewidth=1.6)
         panel.set_xscale("log")
-        panel.set_xlim(1.0, 6 * max(row["measured"] for row in rows))
+        panel.set_xlim(left, right)
         panel.set_ylim(len(rows) - 0.6, -0.75)
         panel.set_yticks([])
         panel.spines["left"].set_visible(False)

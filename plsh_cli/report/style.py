@@ -26,12 +26,33 @@ WIDTH = 5.0  # inches: text of 10 points is 11 px high where the figure is shown
 PNG_DPI = 200
 
 _RC = {
-    "font.size": 10.0, "axes.titlesize": 10.5, "axes.labelsize": 10.0, "xtick.labelsize": 9.5, "ytick.labelsize": 9.5,
-    "legend.fontsize": 9.5, "axes.titlelocation": "left", "axes.titleweight": "bold", "axes.titlepad": 6.0,
-    "axes.edgecolor": MUTED, "axes.labelcolor": INK, "text.color": INK, "xtick.color": INK, "ytick.color": INK,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6,
-    "axes.axisbelow": True, "lines.linewidth": 1.6, "lines.markersize": 4.5, "legend.frameon": False,
-    "figure.facecolor": "white", "svg.hashsalt": "plsh", "svg.fonttype": "path", "font.family": "DejaVu Sans",
+    "font.size": 10.0,
+    "axes.titlesize": 10.5,
+    "axes.labelsize": 10.0,
+    "xtick.labelsize": 9.5,
+    "ytick.labelsize": 9.5,
+    "legend.fontsize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.titlepad": 6.0,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "svg.hashsalt": "plsh",
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",
 }
 
 
@@ -95,12 +116,32 @@ def label_ends(labels: Mapping[Axes, Sequence[EndLabel]]) -> None:
 
 def _label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
     size = matplotlib.rcParams["legend.fontsize"]
-    points = [tuple(axes.transAxes.inverted().transform(axes.transData.transform((label.x, label.y)))) for label in labels]
+    points = [
+        tuple(axes.transAxes.inverted().transform(axes.transData.transform((label.x, label.y)))) for label in labels
+    ]
     gap = 1.15 * size / 72 * axes.get_figure().dpi / axes.get_window_extent().height
     for label, point, height in zip(labels, points, spread([point[1] for point in points], gap), strict=True):
-        arrow = {"arrowstyle": "-", "color": label.colour, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2, "relpos": (0.0, 0.5)}
-        axes.annotate(label.text, xy=point, xycoords="axes fraction", xytext=(1.05, height), textcoords="axes fraction", va="center",
-                      ha="left", color=label.colour, fontsize=size, arrowprops=arrow, annotation_clip=False)
+        arrow = {
+            "arrowstyle": "-",
+            "color": label.colour,
+            "linewidth": 0.6,
+            "shrinkA": 1,
+            "shrinkB": 2,
+            "relpos": (0.0, 0.5),
+        }
+        axes.annotate(
+            label.text,
+            xy=point,
+            xycoords="axes fraction",
+            xytext=(1.05, height),
+            textcoords="axes fraction",
+            va="center",
+            ha="left",
+            color=label.colour,
+            fontsize=size,
+            arrowprops=arrow,
+            annotation_clip=False,
+        )
 
 
 def spread(positions: Sequence[float], gap: float) -> list[float]:
@@ -131,14 +172,19 @@ def plain_log_y(axes: Axes) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0) if high / low < 10 else (1.0, 2.0, 5.0) if high / low < 100 else (1.0,)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if 1e-3 <= value <= 1000 else f"$10^{{{np.log10(value):.0f}}}$"))
+    steps = {5.0: (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0), 10.0: (1.0, 2.0, 3.0, 5.0), 100.0: (1.0, 2.0, 5.0)}
+    axes.yaxis.set_major_locator(
+        LogLocator(subs=next((subs for span, subs in steps.items() if high < span * low), (1.0,)))
+    )
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:g}" if 1e-3 <= value <= 1000 else f"$10^{{{np.log10(value):.0f}}}$")
+    )
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def count_text(value: float) -> str:
-    """A count as axis text: 1, 10, 1,000, and powers of ten from 10,000 on."""
+    """A count or length as axis text: 1.41, 10, 1,000, and powers of ten from 10,000 on."""
     exponent = round(np.log10(value)) if value > 0 else 0
     if exponent >= 4 and value == 10**exponent:
         return f"$10^{exponent}$"
-    return f"{value:,.0f}"
+    return f"{value:,.0f}" if value == round(value) else f"{value:.3g}"

@@ -49,8 +49,16 @@ def kernel_name(row: Row) -> str:
 
 def new_table(title: str, columns: Sequence[str], caption: str | None = None, text_columns: int = 1) -> Table:
     """An empty table in the common look; the first `text_columns` columns are flush left, the others right."""
-    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title_justify="left",
-                  caption_justify="left", title_style="bold")
+    table = Table(
+        title=title,
+        caption=caption,
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+        pad_edge=False,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+    )
     for index, name in enumerate(columns):
         table.add_column(name, justify="left" if index < text_columns else "right", no_wrap=True)
     return table

@@ -94,7 +94,9 @@ def test_flags_are_only_sugar():
     assert config.out == "my runs/it's"
 
 
-@pytest.mark.parametrize("text", ["plain", "with space", "it's", "back\\slash", "back\\'quote", "tail\\", "a,b", "{x}", "[y]", "k=v"])
+@pytest.mark.parametrize(
+    "text", ["plain", "with space", "it's", "back\\slash", "back\\'quote", "tail\\", "a,b", "{x}", "[y]", "k=v"]
+)
 def test_quoting_survives_the_override_grammar(text):
     assert compose.compose("approx", [f"out={compose.quote(text)}"]).out == text
 
@@ -123,7 +125,9 @@ def test_composing_twice_and_inside_another_composition():
 
 def test_the_config_hash_sees_science_and_nothing_else():
     base = compose.config_hash(compose.compose("approx", []))
-    assert base == compose.config_hash(compose.compose("approx", ["out=elsewhere", "name=other", "logger.mode=disabled"]))
+    assert base == compose.config_hash(
+        compose.compose("approx", ["out=elsewhere", "name=other", "logger.mode=disabled"])
+    )
     assert base != compose.config_hash(compose.compose("approx", ["seed=1"]))
     assert base != compose.config_hash(compose.compose("approx", ["approx.num_samples=[10,20]"]))
 

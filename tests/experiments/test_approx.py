@@ -52,10 +52,16 @@ def test_rows_are_means_of_dense_norms_over_seeds(tmp_path):
         errors.append(m_tilde_by_comparison(parts) - l_star(kernel, 61))
     spectral = [np.abs(np.linalg.eigvalsh(error)).max() for error in errors]
     assert row["spectral_error"] == pytest.approx(np.mean(spectral), rel=1e-10)
-    assert row["spectral_error_ci95"] == pytest.approx(4.30265272991615 * np.std(spectral, ddof=1) / math.sqrt(3), rel=1e-9)
+    assert row["spectral_error_ci95"] == pytest.approx(
+        4.30265272991615 * np.std(spectral, ddof=1) / math.sqrt(3), rel=1e-9
+    )
     assert row["max_error"] == pytest.approx(np.mean([np.abs(error).max() for error in errors]), rel=1e-12)
-    assert row["spectral_error_relative"] == pytest.approx(row["spectral_error"] / np.linalg.norm(l_star(kernel, 61), 2), rel=1e-9)
-    assert row["pairs_per_token_draws"] == row["pairs_per_token_draws_causal"] < row["pairs_per_token_draws_bidirectional"]
+    assert row["spectral_error_relative"] == pytest.approx(
+        row["spectral_error"] / np.linalg.norm(l_star(kernel, 61), 2), rel=1e-9
+    )
+    assert (
+        row["pairs_per_token_draws"] == row["pairs_per_token_draws_causal"] < row["pairs_per_token_draws_bidirectional"]
+    )
     assert row["pairs_per_token_union"] <= row["pairs_per_token_draws"]
     assert row["blocks_per_draw"] == row["num_blocks"] / 5
     with np.load(tmp_path / "errors.npz") as saved:
@@ -83,8 +89,10 @@ def test_the_same_seed_gives_the_same_rows_whatever_else_is_asked(tmp_path):
 
 @pytest.mark.parametrize("norm", ["dense", "banded", "blocks"])
 def test_methods_agree_and_are_named(tmp_path, norm):
-    exact, row = pick(measured(tmp_path, "approx.norm=dense"), sigma=11.0, num_samples=13), pick(
-        measured(tmp_path, f"approx.norm={norm}"), sigma=11.0, num_samples=13)
+    exact, row = (
+        pick(measured(tmp_path, "approx.norm=dense"), sigma=11.0, num_samples=13),
+        pick(measured(tmp_path, f"approx.norm={norm}"), sigma=11.0, num_samples=13),
+    )
     assert row["norm_method"] == norm
     assert row["max_error"] == pytest.approx(exact["max_error"], rel=1e-12)
     assert abs(row["spectral_error"] / exact["spectral_error"] - 1) <= max(row["norm_residual_relative"], 1e-12) + 1e-12
@@ -93,8 +101,15 @@ def test_methods_agree_and_are_named(tmp_path, norm):
 
 def test_theory_stands_only_where_it_holds(tmp_path):
     result = measured(tmp_path, "approx.samplers=[iid,importance]", "bias.sigma=[11.0]")
-    iid_only = ["bound_expectation", "bound_expectation_ratio", "tail_probability", "bound_max", "rule_of_thumb_samples",
-                "max_width_median", "max_width_upper_1pct"]
+    iid_only = [
+        "bound_expectation",
+        "bound_expectation_ratio",
+        "tail_probability",
+        "bound_max",
+        "rule_of_thumb_samples",
+        "max_width_median",
+        "max_width_upper_1pct",
+    ]
     iid, other = pick(result, sampler="iid", num_samples=5), pick(result, sampler="importance", num_samples=5)
     assert all(other[key] is None for key in iid_only)
     assert all(iid[key] > 0 for key in iid_only)
@@ -103,7 +118,8 @@ def test_theory_stands_only_where_it_holds(tmp_path):
     log = measured(tmp_path, "bias.kernel=log", "bias.sigma=null", "bias.a=[1.0,2.0]", "bias.b=[0.5]")
     row = pick(log, kernel="log(a=2, b=0.5)", num_samples=5)
     assert row["sigma"] is row["bound_expectation"] is row["tail_probability"] is row["rule_of_thumb_samples"] is None
-    assert row["bound_max"] > 0 and row["max_width_median"] > 0
+    assert row["bound_max"] > 0
+    assert row["max_width_median"] > 0
 
 
 def test_one_seed_has_no_interval(tmp_path):
@@ -112,12 +128,22 @@ def test_one_seed_has_no_interval(tmp_path):
     assert row["spectral_error_ci95"] is row["max_error_ci95"] is row["spectral_error_relative_ci95"] is None
 
 
-@pytest.mark.parametrize("overrides", [["approx.n=[1]"], ["bias.sigma=[1e-6]"], ["bias.sigma=[1e9]"], ["approx.num_samples=[1]"],
-                                       ["approx.n=[2]", "bias.pitch=integer"], ["bias.sigma=[0.2]", "approx.samplers=[stratified]"]])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["approx.n=[1]"],
+        ["bias.sigma=[1e-6]"],
+        ["bias.sigma=[1e9]"],
+        ["approx.num_samples=[1]"],
+        ["approx.n=[2]", "bias.pitch=integer"],
+        ["bias.sigma=[0.2]", "approx.samplers=[stratified]"],
+    ],
+)
 def test_extremes_are_legal(tmp_path, overrides):
     result = measured(tmp_path, *overrides)
     for row in result.rows:
-        assert 0.0 <= row["spectral_error"] and 0.0 <= row["max_error"] <= 1.0 + 1e-12
+        assert row["spectral_error"] >= 0.0
+        assert 0.0 <= row["max_error"] <= 1.0 + 1e-12
     json.dumps(result.summary, allow_nan=False)
     if "approx.n=[1]" in overrides or "bias.sigma=[1e-6]" in overrides:
         assert all(row["spectral_error"] < 1e-12 and row["max_block"] == 1 for row in result.rows)
@@ -131,16 +157,22 @@ def test_slopes_are_fitted_per_seed(tmp_path):
     (slope,) = [one for one in result.summary["slopes"] if one["norm"] == "max"]
     assert slope["slope"] == pytest.approx(np.mean(by_seed), rel=1e-9)
     assert slope["slope_ci95"] == pytest.approx(4.30265272991615 * np.std(by_seed, ddof=1) / math.sqrt(3), rel=1e-9)
-    assert slope["theory"] == -0.5 and slope["note"] == ""
+    assert slope["theory"] == -0.5
+    assert slope["note"] == ""
     (one_s, _) = measured(tmp_path, "bias.sigma=[11.0]", "approx.num_samples=[4]").summary["slopes"]
-    assert one_s["slope"] is None and "two values" in one_s["note"]
+    assert one_s["slope"] is None
+    assert "two values" in one_s["note"]
 
 
 def test_violated_bounds_are_flagged_with_what_they_allowed():
-    cfg = compose("approx", ["approx.n=[100]", "bias.sigma=[2.0]", "approx.num_samples=[1000]", "approx.seeds=2", "seed=5"])
+    cfg = compose(
+        "approx", ["approx.n=[100]", "bias.sigma=[2.0]", "approx.num_samples=[1000]", "approx.seeds=2", "seed=5"]
+    )
     kernel = kernels.alibi(2.0)
-    wild, tame = (Measurement(1000, spectral, 0.0, largest, "dense", 0, 1, 1.0, 1, 1.0, 1.0, 1.0, 1.0)
-                  for spectral, largest in ((4.0, 0.5), (0.01, 0.01)))
+    wild, tame = (
+        Measurement(1000, spectral, 0.0, largest, "dense", 0, 1, 1.0, 1, 1.0, 1.0, 1.0, 1.0)
+        for spectral, largest in ((4.0, 0.5), (0.01, 0.01))
+    )
     theory = approx.Theory.of(kernel, 100, 1000, 0.05, "iid", "real")
     rows = [approx.row(kernel, 100, "iid", "real", [5, 6], [wild, tame], theory)]
     found = summary(cfg, rows, [[wild, tame]])
@@ -150,7 +182,13 @@ def test_violated_bounds_are_flagged_with_what_they_allowed():
 
 
 def test_gains_compare_samplers_at_the_same_s(tmp_path):
-    result = measured(tmp_path, "bias.sigma=[11.0]", "approx.samplers=[stratified,iid]", "approx.num_samples=[10,40]", "approx.seeds=8")
+    result = measured(
+        tmp_path,
+        "bias.sigma=[11.0]",
+        "approx.samplers=[stratified,iid]",
+        "approx.num_samples=[10,40]",
+        "approx.seeds=8",
+    )
     gains = result.summary["gains"]
     assert [(one["sampler"], one["num_samples"]) for one in gains] == [("stratified", 10), ("stratified", 40)]
     for one in gains:
@@ -159,15 +197,21 @@ def test_gains_compare_samplers_at_the_same_s(tmp_path):
         assert one["gain_spectral"] == pytest.approx(iid["spectral_error"] / other["spectral_error"], rel=1e-12)
         assert one["gain_spectral_low"] < one["gain_spectral"] < one["gain_spectral_high"]
         assert one["cost_ratio_draws"] == other["pairs_per_token_draws"] / iid["pairs_per_token_draws"]
-        assert one["samples_for_same_error"] > one["num_samples"] and "fitted" in one["samples_basis"]
-    (alone,) = measured(tmp_path, "approx.samplers=[stratified,iid]", "bias.sigma=[11.0]", "approx.num_samples=[40]").summary["gains"]
+        assert one["samples_for_same_error"] > one["num_samples"]
+        assert "fitted" in one["samples_basis"]
+    (alone,) = measured(
+        tmp_path, "approx.samplers=[stratified,iid]", "bias.sigma=[11.0]", "approx.num_samples=[40]"
+    ).summary["gains"]
     assert "s^-1/2" in alone["samples_basis"]
     assert alone["samples_for_same_error"] == pytest.approx(40 * alone["gain_spectral"] ** 2, rel=1e-12)
     assert measured(tmp_path, "approx.samplers=[stratified]").summary["gains"] == []
 
 
-@pytest.mark.parametrize("kernel", [kernels.alibi(7.0), kernels.log(1.0, 0.3), kernels.power(0.5, 0.5),
-                                    kernels.table(np.linspace(1, 0.5, 31))], ids=lambda kernel: kernel.family)
+@pytest.mark.parametrize(
+    "kernel",
+    [kernels.alibi(7.0), kernels.log(1.0, 0.3), kernels.power(0.5, 0.5), kernels.table(np.linspace(1, 0.5, 31))],
+    ids=lambda kernel: kernel.family,
+)
 def test_block_size_law_matches_the_draws(kernel):
     # Largest gap of two distribution functions over 31 sizes: below 0.02 for 20,000 draws except with probability 1e-6
     # (Hoeffding per size for a mean of [0, 1] values, union over 31).
@@ -178,7 +222,8 @@ def test_block_size_law_matches_the_draws(kernel):
         sizes = blocks.end - blocks.start
         counts += np.bincount(sizes, weights=sizes, minlength=32)
     law = clipped_size_law(kernel, 31)
-    assert law.min() >= -1e-15 and law.sum() == pytest.approx(1.0, abs=1e-12)
+    assert law.min() >= -1e-15
+    assert law.sum() == pytest.approx(1.0, abs=1e-12)
     assert np.abs(np.cumsum(counts[1:]) / counts.sum() - np.cumsum(law)).max() < 0.02
 
 
@@ -204,9 +249,11 @@ def test_plan_refuses_and_names_the_field(overrides, field):
 
 
 def test_what_does_not_fit_is_refused_with_what_would():
-    with pytest.raises(UserError, match=r"approx.norm = dense: needs about .* GiB at n=300,000, s=40, norm=dense; .* use auto"):
+    with pytest.raises(
+        UserError, match=r"approx.norm = dense: needs about .* GiB at n=300,000, s=40, norm=dense; .* use auto"
+    ):
         approx.plan(compose("approx", ["approx.n=[300000]", "approx.norm=dense"]))
-    with pytest.raises(UserError, match="use at most about [0-9,]+"):
+    with pytest.raises(UserError, match=r"use at most about [0-9,]+"):
         approx.plan(compose("approx", ["approx.n=[1000000000000]"]))
 
 
@@ -214,14 +261,22 @@ def test_a_kernel_that_is_not_convex_is_refused_at_its_first_fault(tmp_path):
     values = np.exp(-np.arange(40) / 5.0)
     values[17] += 0.01
     np.savetxt(tmp_path / "phi.txt", values)
-    with pytest.raises(UserError, match="distance 17|distance 16|distance 18"):
-        approx.plan(compose("approx", ["bias.kernel=table", "bias.pitch=integer", f"bias.table={tmp_path / 'phi.txt'}", "approx.n=[40]"]))
+    with pytest.raises(UserError, match=r"distance 1[678]"):
+        approx.plan(
+            compose(
+                "approx",
+                ["bias.kernel=table", "bias.pitch=integer", f"bias.table={tmp_path / 'phi.txt'}", "approx.n=[40]"],
+            )
+        )
 
 
 def test_plan_counts_the_work():
     planned = approx.plan(compose("approx", []))
-    assert planned["cells"] == 40 and planned["rows"] == 24 and planned["measurements"] == 120
-    assert planned["kernels"][0] == "alibi(sigma=2)" and planned["kernels"][-1] == "alibi(sigma=256)"
+    assert planned["cells"] == 40
+    assert planned["rows"] == 24
+    assert planned["measurements"] == 120
+    assert planned["kernels"][0] == "alibi(sigma=2)"
+    assert planned["kernels"][-1] == "alibi(sigma=256)"
 
 
 def test_every_experiment_composes():

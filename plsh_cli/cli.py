@@ -1,18 +1,15 @@
-"""The command line: parse, compose, call one function, map errors to exit codes. Nothing heavy is imported here."""
+"""The commands and their options. Nothing heavy is imported here: `plsh --help` answers at once."""
 
 from __future__ import annotations
 
-import shlex
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from plsh_cli import __version__
-from plsh_cli.errors import MessageError, PlshError
+from plsh_cli.launch import Mode, as_yaml, guarded, known, launch
 
 app = typer.Typer(
     name="plsh",
@@ -25,6 +22,7 @@ app = typer.Typer(
 bench_app = typer.Typer(no_args_is_help=True, help="Speed and memory, as ratios within one run.")
 app.add_typer(bench_app, name="bench")
 
+
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
@@ -33,7 +31,6 @@ Overrides = Annotated[
         help="Any configuration key; see `plsh config COMMAND` and `plsh ls`.",
     ),
 ]
-Text = Annotated[str | None, typer.Option(show_default=False)]
 Seed = Annotated[str | None, typer.Option("--seed", help="First seed.", show_default=False)]
 Seeds = Annotated[str | None, typer.Option("--seeds", help="How many seeds.", show_default=False)]
 Samples = Annotated[str | None, typer.Option("--s", help="Numbers of draws, such as 10,20,40.", show_default=False)]
@@ -53,16 +50,6 @@ ConfigDir = Annotated[
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-
-
-@dataclass(frozen=True)
-class Mode:
-    """How a command is to be carried out."""
-
-    dry_run: bool = False
-    multirun: bool = False
-    config_dir: Path | None = None
-    debug: bool = False
 
 
 @app.callback(invoke_without_command=True)
@@ -106,7 +93,7 @@ def approx(
         "--device": device,
         "--out": out,
     }
-    _launch("approx", flags, overrides, Mode(dry_run, multirun, config_dir, debug))
+    launch("approx", flags, overrides, Mode(dry_run, multirun, config_dir, debug))
 
 
 @app.command("attn-error")
@@ -138,7 +125,7 @@ def attn_error(
         "--device": device,
         "--out": out,
     }
-    _launch("attn_error", flags, overrides, Mode(dry_run, multirun, config_dir, debug))
+    launch("attn_error", flags, overrides, Mode(dry_run, multirun, config_dir, debug))
 
 
 @bench_app.command("matrix")
@@ -153,7 +140,7 @@ def bench_matrix(
     debug: Debug = False,
 ) -> None:
     """How fast the mask average and its norms are computed, against the obvious ways."""
-    _launch(
+    launch(
         "bench_matrix",
         {"--seed": seed, "--device": device, "--out": out},
         overrides,
@@ -173,9 +160,9 @@ def config_(
     def show() -> None:
         from plsh_cli.config.compose import compose
 
-        print(_yaml(compose(_known(command), overrides or [], config_dir)), end="")
+        print(as_yaml(compose(known(command), overrides or [], config_dir)), end="")
 
-    _guarded(show, debug)
+    guarded(show, debug)
 
 
 @app.command()
@@ -187,7 +174,7 @@ def ls(config_dir: ConfigDir = None, debug: Debug = False) -> None:
 
         overview.listing(config_dir)
 
-    _guarded(show, debug)
+    guarded(show, debug)
 
 
 @app.command()
@@ -199,7 +186,7 @@ def doctor(debug: Debug = False) -> None:
 
         overview.doctor()
 
-    _guarded(show, debug)
+    guarded(show, debug)
 
 
 @app.command()
@@ -228,105 +215,7 @@ def rerun(
         if comparison.mismatches:
             raise typer.Exit(1)
 
-    _guarded(again, debug)
-
-
-def _launch(command: str, flags: Mapping[str, str | None], overrides: list[str] | None, mode: Mode) -> None:
-    def work() -> None:
-        from plsh_cli.config import compose
-
-        sugar = compose.flag_overrides(command, dict(flags))
-        every = [*sugar, *(overrides or [])]
-        compose.check_overrides(command, every, mode.config_dir, sweep=mode.multirun)
-        if sugar:
-            print(
-                f"same as: {shlex.join(['plsh', *_words(command), *every, *(['--multirun'] if mode.multirun else [])])}",
-                flush=True,
-            )
-        if mode.multirun:
-            _sweep(command, every, mode)
-        else:
-            _single(command, every, mode)
-
-    _guarded(work, mode.debug)
-
-
-def _single(command: str, overrides: list[str], mode: Mode) -> None:
-    from plsh_cli.config import compose
-    from plsh_cli.experiments import harness
-
-    config = compose.compose(command, overrides, mode.config_dir)
-    if mode.dry_run:
-        planned = harness.plan(config)
-        print(_yaml(config), end="")
-        for key, value in planned.items():
-            print(f"# {key}: {value}")
-        return
-    harness.show(harness.execute(config, overrides, lambda text: print(text, flush=True)))
-
-
-def _sweep(command: str, overrides: list[str], mode: Mode) -> None:
-    from plsh_cli.experiments import sweep
-
-    if mode.dry_run:
-        raise MessageError("--dry-run shows one run; with --multirun leave one of them out")
-    jobs = sweep.sweep(command, overrides, mode.config_dir)
-    sweep.show(jobs)
-    if any(job.state == "failed" for job in jobs):
-        raise typer.Exit(1)
-
-
-def _guarded(work: Callable[[], None], debug: bool) -> None:
-    """Run a command; an error becomes one message on stderr and an exit code: 2 for input, 1 for a failure."""
-    try:
-        work()
-    except (typer.Exit, BrokenPipeError):
-        raise
-    except PlshError as error:
-        if debug:
-            raise
-        print(f"plsh: {error}", file=sys.stderr)
-        raise typer.Exit(error.exit_code) from None
-    except KeyboardInterrupt:
-        print("plsh: interrupted", file=sys.stderr)
-        raise typer.Exit(130) from None
-    except Exception as error:
-        if debug:
-            raise
-        print(
-            f"plsh: unexpected {type(error).__name__}: {error} (run it with --debug for the traceback)", file=sys.stderr
-        )
-        raise typer.Exit(1) from None
-    except BaseException as error:
-        if type(error).__name__ != "Terminated":
-            raise
-        print("plsh: terminated", file=sys.stderr)
-        raise typer.Exit(143) from None
-
-
-def _known(command: str) -> str:
-    from plsh_cli.config.schema import SCHEMAS
-
-    name = command.replace("-", "_").replace(" ", "_")
-    if name not in SCHEMAS:
-        raise MessageError(
-            f"no command {command!r} with a configuration; known: {', '.join(_dashed(name) for name in SCHEMAS)}"
-        )
-    return name
-
-
-def _dashed(command: str) -> str:
-    return command.replace("_", "-")
-
-
-def _words(command: str) -> list[str]:
-    return command.split("_", 1) if command.startswith("bench_") else [_dashed(command)]
-
-
-def _yaml(config: Any) -> str:
-    from omegaconf import OmegaConf
-
-    return OmegaConf.to_yaml(OmegaConf.create(config.model_dump(mode="json")))
+    guarded(again, debug)
 
 
 def main() -> None:

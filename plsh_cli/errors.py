@@ -12,7 +12,7 @@ class PlshError(Exception):
 class UserError(PlshError, ValueError):
     """Bad input: names the field, the value got, what is allowed and how to change it (exit code 2).
 
-    `field` is a config key such as "approx.n" or the name of a thing ("run"); `flag` is the command-line spelling, if any.
+    `field` is a config key such as "approx.n" or the name of a thing; `flag` is the command-line spelling, if any.
     """
 
     exit_code = 2
@@ -27,6 +27,10 @@ class MessageError(PlshError):
     """Input or environment trouble that is not one field's value (exit code 2); the text says what to do."""
 
     exit_code = 2
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived during a run; a BaseException, so that no experiment catches it by accident."""
 
 
 def _show(value: object) -> str:

@@ -50,7 +50,8 @@ def environment() -> dict[str, object]:
 def source() -> dict[str, object]:
     """The git commit, whether the tree differs from it, and the difference.
 
-    Of the checkout that the package runs from; where it is installed, of the working folder's repository (`of` says which).
+    Of the checkout that the package runs from; where it is installed, of the working folder's repository (`of` says
+    which).
     """
     package = Path(__file__).resolve().parent
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is not None:

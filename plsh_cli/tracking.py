@@ -147,7 +147,7 @@ def _has_key(wandb: Any) -> bool:
 
 
 def _unreachable(url: str) -> str | None:
-    """Why the server does not answer, or None. A thread bounds name lookups too, which have no time limit of their own."""
+    """Why the server does not answer, or None. A thread, since name lookups have no time limit of their own."""
     answer: list[str | None] = []
 
     def ask() -> None:

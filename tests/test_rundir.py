@@ -41,7 +41,7 @@ def test_a_folder_whose_filling_fails_leaves_nothing(tmp_path):
 
 def test_a_file_in_place_of_the_runs_folder_is_one_message(tmp_path):
     (tmp_path / "runs").write_text("")
-    with pytest.raises(UserError, match="out = .*must be a folder that can be written"):
+    with pytest.raises(UserError, match=r"out = .*must be a folder that can be written"):
         RunFolder.create(str(tmp_path / "runs"), "approx", "x", _nothing)
 
 

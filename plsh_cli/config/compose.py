@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from plsh_cli.errors import MessageError, UserError
 NOT_SCIENCE = ("logger", "name", "out")
 
 
-def flag_overrides(command: str, flags: dict[str, str | None]) -> list[str]:
+def flag_overrides(command: str, flags: Mapping[str, str | None]) -> list[str]:
     """The overrides that the given flags stand for: `--s 10,20` is `approx.num_samples=[10,20]`."""
     annotations = check.keys(SCHEMAS[command])
     lines = []
@@ -159,7 +159,7 @@ def _parse(overrides: list[str]) -> list[Any]:
 
 def quote(text: str) -> str:
     """The text as a value of Hydra's override grammar."""
-    if re.fullmatch(r"[A-Za-z0-9_.:-]+|[+-]?[0-9.]+([eE][+-]?[0-9]+)?", text):
+    if re.fullmatch(r"[A-Za-z0-9_./:-]+|[+-]?[0-9.]+([eE][+-]?[0-9]+)?", text):
         return text
     return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text) + "'"
 

@@ -1,7 +1,8 @@
 """The typed schema of every command's configuration.
 
-Each section validates its own ranges when it is built; `plsh_cli.config.compose` turns a failure into one message. Values
-arrive as plain Python objects from Hydra, so a whole float (1e6) is accepted where a count is expected, a bool or text is not.
+Each section validates its own ranges when it is built; `plsh_cli.config.check` turns a failure into one message. Values
+arrive as plain Python objects from Hydra, so a whole float (1e6) is accepted where a count is expected, a bool or text
+is not.
 """
 
 from __future__ import annotations

@@ -22,16 +22,12 @@ from typing import Any
 from plsh_cli import console, provenance, rundir
 from plsh_cli.config.compose import config_hash
 from plsh_cli.config.schema import Command
-from plsh_cli.errors import MessageError, PlshError
+from plsh_cli.errors import MessageError, PlshError, Terminated
 from plsh_cli.experiments.result import Result
 from plsh_cli.rundir import RunFolder
 from plsh_cli.tracking import Tracker, check_online
 
 _DISK_TROUBLE = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EIO)
-
-
-class Terminated(BaseException):
-    """SIGTERM arrived; a BaseException, so that no experiment catches it by accident."""
 
 
 class RunFailed(PlshError):
@@ -187,7 +183,7 @@ def _ending(error: BaseException) -> tuple[str, str, int]:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Within the body SIGTERM raises Terminated. Signal handlers belong to the main thread; elsewhere nothing changes."""
+    """Within the body SIGTERM raises Terminated; only in the main thread, which signal handlers belong to."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -34,7 +34,7 @@ class Comparison:
 
 
 def load(folder: RunFolder) -> tuple[Command, list[str]]:
-    """A run's configuration, validated against this version's schema, and its overrides. MessageError where unreadable."""
+    """A run's configuration, validated by this version's schema, and its overrides; MessageError where unreadable."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError

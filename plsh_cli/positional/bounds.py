@@ -1,7 +1,7 @@
 """What theory promises for s i.i.d. draws (Wolfson & Wagner 2026, arXiv 2605.09472, and Hoeffding's inequality).
 
-Symbols: sigma in tokens, n positions, s draws (`num_samples`), `error` an absolute norm of M~ - L*. Bounds with Psi hold for
-ALiBi kernels only; none holds for stratified draws.
+Symbols: sigma in tokens, n positions, s draws (`num_samples`), `error` an absolute norm of M~ - L*. Bounds with Psi
+hold for ALiBi kernels only; none holds for stratified draws.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def rule_of_thumb_samples(sigma: float, n: int, eps: float) -> int:
 def max_width_quantile(kernel: Kernel, num_samples: int, q: float, pitch: str = "real") -> float:
     """Return the quantile q, 0 < q < 1, of the widest of s i.i.d. widths, in tokens; may be inf.
 
-    One width is below it with probability q^(1/s). For Gamma(2, sigma) the medians over sigma are 1.68, 4.39, 5.20, 7.06 and
-    9.64 at s = 1, 10, 20, 100 and 1000.
+    One width is below it with probability q^(1/s). For Gamma(2, sigma) the medians over sigma are 1.68, 4.39, 5.20,
+    7.06 and 9.64 at s = 1, 10, 20, 100 and 1000.
     """
     if not 0.0 < q < 1.0:
         raise ValueError(f"q = {q!r}: must be between 0 and 1")

@@ -7,7 +7,8 @@ E[(1 - d/w)+]. That expectation is phi when the width has the survival function 
     integer widths  P[m > M] = phi(M) + M (phi(M) - phi(M + 1))
 
 for every phi with phi(0) = 1 that is convex and decreasing (on the reals; on the integers). Paper symbols: `phi` is the
-Laplacian kernel exp(-d / sigma) of Wolfson & Wagner 2026 (arXiv 2605.09472), for which the real widths are Gamma(2, sigma).
+Laplacian kernel exp(-d / sigma) of Wolfson & Wagner 2026 (arXiv 2605.09472), for which the real widths are Gamma(2,
+sigma).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Kernel:
         if self.family == "table":
             return f"table({self.name})"
         names = {"alibi": ("sigma",), "log": ("a", "b"), "power": ("a", "p")}[self.family]
-        return f"{self.family}({', '.join(f'{n}={v:.12g}' for n, v in zip(names, self.parameters))})"
+        return f"{self.family}({', '.join(f'{n}={v:.12g}' for n, v in zip(names, self.parameters, strict=True))})"
 
     def phi(self, d: np.ndarray | float) -> np.ndarray:
         """Return phi(d) in float64 for distances d >= 0 (integers for a table; ValueError beyond its end)."""
@@ -112,13 +113,15 @@ class Kernel:
     def check(self, n: int) -> None:
         """Raise ValueError unless phi is a kernel on the distances 0..n-1.
 
-        The closed families always are. A table must have n values, start at 1, stay in [0, 1], decrease, and be convex; the
-        message names the first distance where it does not.
+        The closed families always are. A table must have n values, start at 1, stay in [0, 1], decrease, and be convex;
+        the message names the first distance where it does not.
         """
         if self.family != "table":
             return
         if len(self.values) < n:
-            raise ValueError(f"table {self.name}: has {len(self.values)} values, needs one for each distance 0..{n - 1}")
+            raise ValueError(
+                f"table {self.name}: has {len(self.values)} values, needs one for each distance 0..{n - 1}"
+            )
         values = np.asarray(self.values[:n])
         drops = values[:-1] - values[1:]
         faults = {
@@ -189,7 +192,9 @@ def table(values: np.ndarray | list[float] | tuple[float, ...], name: str = "tab
     if flat.ndim != 1 or flat.size == 0:
         raise ValueError(f"values of table {name}: must be a list of at least one number, got shape {flat.shape}")
     if not np.isfinite(flat).all():
-        raise ValueError(f"values of table {name}: must be finite, the one at distance {np.argmin(np.isfinite(flat))} is not")
+        raise ValueError(
+            f"values of table {name}: must be finite, the one at distance {np.argmin(np.isfinite(flat))} is not"
+        )
     return Kernel("table", (), tuple(flat.tolist()), name)
 
 
@@ -227,8 +232,8 @@ def _power_real_width(v: np.ndarray, a: float, p: float) -> np.ndarray:
 def _newton(step: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> np.ndarray:
     """Newton's method for an increasing convex function from a start at or above its root: it falls monotonically.
 
-    `step` returns function over derivative. Near v = 1 the root is almost double and each step only halves the distance,
-    hence the generous limit.
+    `step` returns function over derivative. Near v = 1 the root is almost double and each step only halves the
+    distance, hence the generous limit.
     """
     x = start
     for _ in range(80):

@@ -1,7 +1,7 @@
 """Dense and banded bias matrices: L* = E[M~] and M~ = sum_k weight_k M_k.
 
-Code names and paper symbols: `l_star` is L*, `m_tilde` is M~ (the weighted mean of the draws' block-diagonal 0/1 masks). All are
-symmetric, over both triangles; nothing here is causal.
+Code names and paper symbols: `l_star` is L*, `m_tilde` is M~ (the weighted mean of the draws' block-diagonal 0/1
+masks). All are symmetric, over both triangles; nothing here is causal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def m_tilde(parts: PartitionSet, head: int = 0) -> np.ndarray:
 def m_tilde_by_comparison(parts: PartitionSet, head: int = 0) -> np.ndarray:
     """Return M~ by comparing the block of every pair of positions in every draw: the specification, O(s N^2)."""
     total = np.zeros((parts.capacity, parts.capacity))
-    for starts, weight in zip(parts.block_starts_per_token(head), parts.weights[head]):
+    for starts, weight in zip(parts.block_starts_per_token(head), parts.weights[head], strict=True):
         total += weight * (starts[:, None] == starts[None, :])
     return total
 
@@ -41,7 +41,7 @@ def m_tilde_by_slices(parts: PartitionSet, head: int = 0) -> np.ndarray:
     total = np.zeros((parts.capacity, parts.capacity))
     for blocks in parts.blocks(head):
         weights = parts.weights[head, blocks.draw].tolist()
-        for start, end, weight in zip(blocks.start.tolist(), blocks.end.tolist(), weights):
+        for start, end, weight in zip(blocks.start.tolist(), blocks.end.tolist(), weights, strict=True):
             total[start:end, start:end] += weight
     return total
 
@@ -49,12 +49,12 @@ def m_tilde_by_slices(parts: PartitionSet, head: int = 0) -> np.ndarray:
 class Band:
     """The diagonals of M~ from the main one to number width - 1, for a growing number of draws of one head.
 
-    A block [a, e) is one entry of a histogram over (start, length). Summed over longer lengths, and then from row to row
-    along M[i, k] += M[i-1, k+1] (the same column of M~), it is the band: a difference array over block corners, in band
-    storage. Time O(blocks + N * width). `width` exceeds every block of the set, so M~ is 0 beyond.
+    A block [a, e) is one entry of a histogram over (start, length). Summed over longer lengths, and then from row to
+    row along M[i, k] += M[i-1, k+1] (the same column of M~), it is the band: a difference array over block corners, in
+    band storage. Time O(blocks + N * width). `width` exceeds every block of the set, so M~ is 0 beyond.
 
-    sums: (N, width), `sums[i, k] = M~[i, i + k]` times the number of draws, as int64, when all weigh the same; else M~ itself.
-    Entries past the last column of M~ are 0. tally: the counts of the draws added.
+    sums: (N, width), `sums[i, k] = M~[i, i + k]` times the number of draws, as int64, when all weigh the same; else M~
+    itself. Entries past the last column of M~ are 0. tally: the counts of the draws added.
     """
 
     def __init__(self, parts: PartitionSet, head: int = 0) -> None:
@@ -136,7 +136,7 @@ class Band:
 
 
 def band_width(parts: PartitionSet, head: int = 0) -> int:
-    """Return a number of diagonals that holds every block: the widest one rounded up, one more for rounding, at most N."""
+    """Return a number of diagonals that holds every block: the widest rounded up, one more for rounding, at most N."""
     return int(min(parts.capacity, np.floor(parts.widths[head].max()) + 2.0))
 
 

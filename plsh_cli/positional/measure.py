@@ -6,18 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
 from scipy.linalg.blas import dsbmv
 
 from plsh_cli.positional.bounds import max_width_quantile
 from plsh_cli.positional.kernels import Kernel
-from plsh_cli.positional.matrices import Band, band_width, l_star
-from plsh_cli.positional.norms import SpectralNorm, block_max_norm, dense_max_norm, dense_spectral_norm, spectral_norm
+from plsh_cli.positional.matrices import FLUSH_ENTRIES, Band, band_width, l_star
+from plsh_cli.positional.norms import (
+    BASIS,
+    CHUNK_ENTRIES,
+    SpectralNorm,
+    block_max_norm,
+    dense_max_norm,
+    dense_spectral_norm,
+    spectral_norm,
+)
 from plsh_cli.positional.partitions import PartitionSet
 from plsh_cli.positional.products import Product, block_graph, graph_difference_product, kernel_product
 from plsh_cli.positional.streams import generator
 from plsh_cli.positional.tally import Tally, tally_blocks
-from plsh_cli.positional.windows import windowed_spectral_norm
+from plsh_cli.positional.windows import window_limit, windowed_spectral_norm
 
 METHODS = ("auto", "dense", "banded", "blocks")
 DENSE_LIMIT = 256
@@ -32,8 +39,8 @@ class Measurement:
     spectral_error: ||M~ - L*||_2; some eigenvalue lies within spectral_residual of it. max_error: max |M~ - L*|, exact.
     method: "dense", "banded" or "blocks", what computed the norms; products: matrix-vector products used (0 if dense).
     num_blocks: blocks of all draws. max_width: widest drawn width in tokens, max_block: most tokens in a block.
-    pairs_per_token_draws_*: pairs that s block attentions score, per token; pairs_per_token_union_*: distinct ones. Causal
-    pairs are those with key <= query, including the token itself.
+    pairs_per_token_draws_*: pairs that s block attentions score, per token; pairs_per_token_union_*: distinct ones.
+    Causal pairs are those with key <= query, including the token itself.
     """
 
     num_samples: int
@@ -64,10 +71,11 @@ def measure(
 ) -> list[Measurement]:
     """Return one Measurement per size: M~ of the first `size` draws of a head, weighted 1/size, against L*.
 
-    Sizes below the number of draws need i.i.d. draws. method: "dense" (n x n matrices; "auto" up to n = 256), "banded" (the
-    diagonals of M~ up to its longest block: many draws), "blocks" (no matrix: long sequences) or "auto", the cheapest by an
-    estimate. tol: residual over value at which the iterative spectral norm stops. seed: its start vectors. device: where the
-    products of "blocks" run, "cpu" or a torch device, for which "auto" never takes the band. ValueError for bad arguments.
+    Sizes below the number of draws need i.i.d. draws. method: "dense" (n x n matrices; "auto" up to n = 256), "banded"
+    (the diagonals of M~ up to its longest block: many draws), "blocks" (no matrix: long sequences) or "auto", the
+    cheapest by an estimate. tol: residual over value at which the iterative spectral norm stops. seed: its start
+    vectors. device: where the products of "blocks" run, "cpu" or a torch device, for which "auto" never takes the band.
+    ValueError for bad arguments.
     """
     if method not in METHODS:
         raise ValueError(f"method = {method!r}: must be one of {', '.join(METHODS)}")
@@ -94,7 +102,8 @@ def measure(
 
 
 def estimate_bytes(kernel: Kernel, n: int, num_samples: int, method: str = "auto", pitch: str = "real") -> int:
-    """Return about how many bytes `measure` will hold at its peak, from the law of the widths (before anything is drawn).
+    """Return about how many bytes `measure` will hold at its peak, from the law of the widths (before anything is
+    drawn).
 
     "auto" is the method that `measure` would take. The widest of the draws enters by its 99 % point.
     """
@@ -116,7 +125,7 @@ def _choose(parts: PartitionSet, method: str, device: str) -> str:
 
 
 def _cheapest(n: int, num_samples: int, blocks: float, width: float) -> str:
-    """Return the method with the least estimated time, in seconds of one core as measured in 2026 for about 60 products."""
+    """Return the method of least estimated time, in seconds of one core as measured in 2026 for about 60 products."""
     if n <= DENSE_LIMIT:
         return "dense"
     by_blocks = blocks * 1.3e-7 + 60.0 * (blocks * 4e-9 + n * 6e-8) + n * num_samples * 8e-9
@@ -126,12 +135,12 @@ def _cheapest(n: int, num_samples: int, blocks: float, width: float) -> str:
 
 
 def _bytes(method: str, n: int, num_samples: int, blocks: float, width: float) -> float:
-    """Estimated peak in bytes; the factors are counts of float64 or int64 arrays that are alive together."""
-    lanczos = 8.0 * 40.0 * n
+    """Estimated peak in bytes; the factors count what is alive together per position, block, band and matrix entry."""
+    lanczos = 8.0 * (12.0 * n + (BASIS + 2.0) * min(float(n), window_limit(int(width))))
     if method == "blocks":
-        return lanczos + 100.0 * blocks + 12.0 * min(n * num_samples, 1 << 23)
-    band = 8.0 * (5.0 * n * width + 3.0 * (1 << 20)) + lanczos
-    return band if method == "banded" else band + 8.0 * 3.0 * float(n) ** 2
+        return lanczos + 60.0 * blocks + 48.0 * min(n * num_samples, CHUNK_ENTRIES)
+    band = lanczos + 8.0 * (3.5 * n * width + 4.0 * min(blocks, FLUSH_ENTRIES))
+    return band if method == "banded" else band + 8.0 * 2.5 * float(n) ** 2
 
 
 def _blocks_spectral_norm(

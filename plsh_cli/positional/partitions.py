@@ -2,9 +2,9 @@
 
 Paper symbols (Wolfson & Wagner 2026): a draw's width is `w`, its shift `u`, the number of draws `s`.
 
-The rule for boundaries, evaluated in float64 exactly as written: the block starts of a draw are
-{0} U {ceil(shift + k * width), k = 0, 1, ...} within [1, N - 1], without repetition; the last block ends at N. A width below
-1 makes every token a block. A token's block start therefore never depends on the capacity N.
+The rule for boundaries, evaluated in float64 exactly as written: the block starts of a draw are {0} U {ceil(shift + k *
+width), k = 0, 1, ...} within [1, N - 1], without repetition; the last block ends at N. A width below 1 makes every
+token a block. A token's block start therefore never depends on the capacity N.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class PartitionSet:
     """`s` weighted random partitions of positions 0..capacity-1 for each of `h` heads.
 
     widths, shifts, weights: (h, s) float64, in tokens and tokens; a width may be inf; weights sum to 1 per head.
-    groups: (h, s) int64, equal for the draws of a head that share one width (i.i.d. draws: all different).
-    pitch: "real" or "integer" widths. With integer widths a draw at least as wide as the capacity has at most one boundary,
+    groups: (h, s) int64, equal for the draws of a head that share one width (i.i.d. draws: all different). pitch:
+    "real" or "integer" widths. With integer widths a draw at least as wide as the capacity has at most one boundary,
     which its shift holds (0 for none); its width is then only reported. Raises ValueError for anything else.
     """
 
@@ -46,7 +46,9 @@ class PartitionSet:
     def __post_init__(self) -> None:
         shape = self.widths.shape
         if len(shape) != 2 or 0 in shape or any(x.shape != shape for x in (self.shifts, self.weights, self.groups)):
-            raise ValueError(f"widths of shape {shape}: widths, shifts, weights and groups must all be (heads, draws), not empty")
+            raise ValueError(
+                f"widths of shape {shape}: widths, shifts, weights and groups must all be (heads, draws), not empty"
+            )
         if self.capacity < 1:
             raise ValueError(f"capacity = {self.capacity}: must be at least 1")
         if self.pitch not in PITCHES:
@@ -71,9 +73,11 @@ class PartitionSet:
         return bool((self.weights[head] == self.weights[head, 0]).all())
 
     def prefix(self, m: int) -> PartitionSet:
-        """Return the same draws on positions 0..m-1 (the last block is clipped); ValueError unless 1 <= m <= capacity."""
+        """Return the same draws on positions 0..m-1, the last block clipped; ValueError unless 1 <= m <= capacity."""
         if not 1 <= m <= self.capacity:
-            raise ValueError(f"m = {m}: must be between 1 and the capacity {self.capacity} that the partitions were drawn for")
+            raise ValueError(
+                f"m = {m}: must be between 1 and the capacity {self.capacity} that the partitions were drawn for"
+            )
         return replace(self, capacity=int(m))
 
     def take(self, m: int) -> PartitionSet:
@@ -82,21 +86,32 @@ class PartitionSet:
             raise ValueError(f"m = {m}: must be between 1 and the number of draws {self.num_draws}")
         for head in range(self.num_heads):
             if not self.equal_weights(head) or np.unique(self.groups[head]).size != self.num_draws:
-                raise ValueError(f"m = {m}: only i.i.d. draws can be cut short, head {head} has weighted or grouped draws")
+                raise ValueError(
+                    f"m = {m}: only i.i.d. draws can be cut short, head {head} has weighted or grouped draws"
+                )
         weights = np.full((self.num_heads, m), 1.0 / m)
-        return replace(self, widths=self.widths[:, :m], shifts=self.shifts[:, :m], weights=weights, groups=self.groups[:, :m])
+        return replace(
+            self, widths=self.widths[:, :m], shifts=self.shifts[:, :m], weights=weights, groups=self.groups[:, :m]
+        )
 
     def head(self, i: int) -> PartitionSet:
         """Return head i as a set of one head."""
         if not 0 <= i < self.num_heads:
             raise ValueError(f"head = {i}: must be between 0 and {self.num_heads - 1}")
         rows = slice(i, i + 1)
-        return replace(self, widths=self.widths[rows], shifts=self.shifts[rows], weights=self.weights[rows], groups=self.groups[rows])
+        return replace(
+            self,
+            widths=self.widths[rows],
+            shifts=self.shifts[rows],
+            weights=self.weights[rows],
+            groups=self.groups[rows],
+        )
 
     def blocks(
         self, head: int = 0, first: int = 0, stop: int | None = None, chunk_blocks: int = 2_000_000
     ) -> Iterator[Blocks]:
-        """Yield the blocks of draws first..stop-1 of a head, whole draws at a time and about `chunk_blocks` blocks each.
+        """Yield the blocks of draws first..stop-1 of a head, whole draws at a time and about `chunk_blocks` blocks
+        each.
 
         Every position lies in exactly one block of each draw, and no block is empty.
         """
@@ -116,9 +131,9 @@ class PartitionSet:
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield (draws (c,), edges (c, K) float64): block edges per draw, ascending from 0 to the capacity.
 
-        Edges repeat where a draw has fewer than K - 1 blocks, so that a table is rectangular: consecutive edges are a block
-        or an empty one. Draws of width below 1 are left out (all of their blocks are single tokens); the others come in
-        order of width. For the loops that see 10^8 blocks: less than half the time of `blocks`.
+        Edges repeat where a draw has fewer than K - 1 blocks, so that a table is rectangular: consecutive edges are a
+        block or an empty one. Draws of width below 1 are left out (all of their blocks are single tokens); the others
+        come in order of width. For the loops that see 10^8 blocks: less than half the time of `blocks`.
         """
         widths, shifts = self._lattice(head, first, stop)
         order = np.argsort(widths, kind="stable")

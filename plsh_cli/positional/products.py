@@ -1,9 +1,9 @@
 """Products of L*, M~ and M~ - L* with a vector, without any matrix of n x n.
 
-Symbols: with P the prefix sums of x (P[0] = 0), a block [a, e) of weight w adds w (P[e] - P[a]) to rows a..e-1 of M~ x. As
-differences between neighbouring rows that is +w (P[e] - P[a]) at row a and the same taken away at row e: minus the Laplacian
-of the graph that joins the ends of every block. So M~ x is a prefix sum, one sparse product over the distinct blocks of all
-draws, and another prefix sum: O(n + blocks), and equal blocks of different draws cost once.
+Symbols: with P the prefix sums of x (P[0] = 0), a block [a, e) of weight w adds w (P[e] - P[a]) to rows a..e-1 of M~ x.
+As differences between neighbouring rows that is +w (P[e] - P[a]) at row a and the same taken away at row e: minus the
+Laplacian of the graph that joins the ends of every block. So M~ x is a prefix sum, one sparse product over the distinct
+blocks of all draws, and another prefix sum: O(n + blocks), and equal blocks of different draws cost once.
 
 `device` is "cpu" for NumPy, anything else names a torch device; vectors go in and come out as NumPy float64 either way.
 """
@@ -50,7 +50,8 @@ def graph_difference_product(graph: BlockGraph, kernel: Kernel, device: str = "c
 
 
 class BlockGraph(NamedTuple):
-    """M~ as a weighted graph. joined[a, e], (n + 1, n + 1) float64, is the total weight of the blocks [a, e) of all draws of width
+    """M~ as a weighted graph. joined[a, e], (n + 1, n + 1) float64, is the total weight of the blocks [a, e) of all
+    draws of width
     >= 1; single_weight is the total weight of the other draws, which leave every token alone."""
 
     joined: csr_array
@@ -117,7 +118,8 @@ def _minus(first: Product, second: Product) -> Product:
 
 
 def _alibi_product(kernel: Kernel, n: int) -> Product:
-    """L* of ALiBi is the covariance of a first-order autoregression: its inverse is tridiagonal with known L D L^T factors,
+    """L* of ALiBi is the covariance of a first-order autoregression: its inverse is tridiagonal with known L D L^T
+    factors,
     so L* x is one pair of two-term recursions (LAPACK's solver for factored tridiagonals)."""
     step = 1.0 / kernel.parameters[0]
     innovations = np.full(n, -1.0 / np.expm1(-2.0 * step))

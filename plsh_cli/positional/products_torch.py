@@ -36,8 +36,8 @@ def kernel_product(kernel: Kernel, n: int, device: str) -> Product:
 def graph_product(graph: BlockGraph, device: str) -> Product:
     """Return the function x -> M~ x for a block graph.
 
-    Both sparse products become one gather and one prefix sum over the rows' entries, which is deterministic on every device
-    (scattered atomic additions would not be).
+    Both sparse products become one gather and one prefix sum over the rows' entries, which is deterministic on every
+    device (scattered atomic additions would not be).
     """
     import torch
 

@@ -1,8 +1,8 @@
 """Random draws of partitions whose mean mask is a bias kernel: i.i.d., stratified, importance-stratified.
 
-All are unbiased: the weighted mean of P[same block at distance d] over the draws is phi(d) at every distance d < n. Paper
-symbols (Wolfson & Wagner 2026): width `w`, shift `u`, number of draws `s`. The stratified samplers and the integer widths
-are this project's extension.
+All are unbiased: the weighted mean of P[same block at distance d] over the draws is phi(d) at every distance d < n.
+Paper symbols (Wolfson & Wagner 2026): width `w`, shift `u`, number of draws `s`. The stratified samplers and the
+integer widths are this project's extension.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ def draw(
     """Return `num_samples` random partitions of n positions for one head, with mean mask phi.
 
     sampler: "iid" (the paper's; a smaller number of draws from the same generator state is a prefix of a larger one),
-    "stratified" (about s^(2/3) equal-probability strata of widths; the draws of a stratum share one width and take equispaced
-    shifts) or "importance" (the same with more strata, of less weight each, where widths are large). pitch: "real" or
-    "integer" widths. Raises ValueError for an unknown choice, n or num_samples below 1, or a table that is no kernel on n.
+    "stratified" (about s^(2/3) equal-probability strata of widths; the draws of a stratum share one width and take
+    equispaced shifts) or "importance" (the same with more strata, of less weight each, where widths are large). pitch:
+    "real" or "integer" widths. Raises ValueError for an unknown choice, n or num_samples below 1, or a table that is no
+    kernel on n.
     """
     if n < 1 or num_samples < 1:
         raise ValueError(f"n = {n}, num_samples = {num_samples}: both must be at least 1")
@@ -78,8 +79,8 @@ def _stratified(kernel: Kernel, n: int, s: int, generator: np.random.Generator, 
 def _importance(kernel: Kernel, n: int, s: int, generator: np.random.Generator, pitch: str) -> tuple[np.ndarray, ...]:
     """Stratum edges at equal steps of the width law tilted by sqrt(min(width, n)): Gamma(2.5) for real ALiBi widths.
 
-    Widths still follow the true law within their stratum and a stratum's draws share its true probability, so the weights
-    sum to 1 and the mean is exact; density-ratio weights would do neither.
+    Widths still follow the true law within their stratum and a stratum's draws share its true probability, so the
+    weights sum to 1 and the mean is exact; density-ratio weights would do neither.
     """
     law = _law(kernel, n, pitch)
     sizes = _stratum_sizes(s, generator)
@@ -131,9 +132,9 @@ def _place_real(v: np.ndarray, widths: np.ndarray, t: np.ndarray) -> tuple[np.nd
 def _integer_law(kernel: Kernel, n: int) -> _Law:
     """Exact integer widths by inverse survival in the table S(0..n-2).
 
-    Widths of n - 1 or more ("wide", probability S(n-2)) leave at most one boundary among n positions, so their size does
-    not matter: given a wide draw, positions d apart are separated with probability d drop(n-2) / S(n-2). That sum telescopes
-    with the others' to phi(d) exactly, for widths far beyond n and beyond 64-bit integers alike.
+    Widths of n - 1 or more ("wide", probability S(n-2)) leave at most one boundary among n positions, so their size
+    does not matter: given a wide draw, positions d apart are separated with probability d drop(n-2) / S(n-2). That sum
+    telescopes with the others' to phi(d) exactly, for widths far beyond n and beyond 64-bit integers alike.
     """
     survival = kernel.survival(n)
     wide_mass = float(survival[-1]) if n > 1 else 1.0

@@ -11,9 +11,10 @@ import numpy as np
 def generator(seed: int, *key: str | int | float) -> np.random.Generator:
     """Return the random generator of the stream `key` under `seed`.
 
-    The stream depends on nothing but `seed` and the key's values, so a program may add or reorder streams without moving
-    the others, and every machine gets the same numbers (Python's hash() would differ between processes). `1` and `1.0`
-    are different keys. `seed` is any integer >= 0. Raises ValueError for a negative seed or a key of another type.
+    The stream depends on nothing but `seed` and the key's values, so a program may add or reorder streams without
+    moving the others, and every machine gets the same numbers (Python's hash() would differ between processes). `1` and
+    `1.0` are different keys. `seed` is any integer >= 0. Raises ValueError for a negative seed or a key of another
+    type.
     """
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
         raise ValueError(f"seed = {seed!r}: must be an integer >= 0")

@@ -10,8 +10,8 @@ from plsh_cli.positional.partitions import PartitionSet
 class Tally:
     """Counts over a growing number of draws on n positions.
 
-    num_blocks; max_block, tokens; pairs_causal and pairs_bidirectional, the pairs that all block attentions score (causal
-    pairs include the token itself); reach (n,) int64, the largest end of a block that holds each position.
+    num_blocks; max_block, tokens; pairs_causal and pairs_bidirectional, the pairs that all block attentions score
+    (causal pairs include the token itself); reach (n,) int64, the largest end of a block that holds each position.
     """
 
     def __init__(self, n: int) -> None:
@@ -34,7 +34,7 @@ class Tally:
         np.maximum(self.reach, np.maximum.accumulate(furthest_end), out=self.reach)
 
     def union_pairs_causal(self) -> int:
-        """Distinct pairs (query, key <= query) that share a block in some draw: around every token they are an interval."""
+        """Distinct pairs (query, key <= query) that share a block in some draw: for every token, an interval."""
         return int((self.reach - np.arange(self.n)).sum())
 
     def union_pairs_bidirectional(self) -> int:

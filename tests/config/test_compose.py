@@ -1,4 +1,4 @@
-"""Every configuration composes; every wrong one ends in one message that names the field, the value and what is allowed."""
+"""Every configuration composes; every wrong one ends in one message naming the field, the value and what is allowed."""
 
 from __future__ import annotations
 

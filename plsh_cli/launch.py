@@ -1,0 +1,130 @@
+"""From a parsed command line to a run: compose, call one function, map errors to exit codes."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from plsh_cli.errors import MessageError, PlshError, Terminated
+
+if TYPE_CHECKING:
+    from plsh_cli.config.schema import Command
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How a command is to be carried out."""
+
+    dry_run: bool = False
+    multirun: bool = False
+    config_dir: Path | None = None
+    debug: bool = False
+
+
+def launch(command: str, flags: Mapping[str, str | None], overrides: list[str] | None, mode: Mode) -> None:
+    """Run `command` with its flags and overrides, as a sweep or once."""
+
+    def work() -> None:
+        from plsh_cli.config import compose
+
+        sugar = compose.flag_overrides(command, flags)
+        every = [*sugar, *(overrides or [])]
+        if mode.multirun:
+            compose.check_overrides(command, every, mode.config_dir, sweep=True)
+            _echo(command, sugar, every, mode)
+            _sweep(command, every, mode)
+        else:
+            config = compose.compose(command, every, mode.config_dir)
+            _echo(command, sugar, every, mode)
+            _single(config, every, mode)
+
+    guarded(work, mode.debug)
+
+
+def _echo(command: str, sugar: list[str], overrides: list[str], mode: Mode) -> None:
+    """Print the line of overrides that the flags stand for, where there were flags."""
+    if sugar:
+        words = ["plsh", *_words(command), *overrides, *(["--multirun"] if mode.multirun else [])]
+        print(f"same as: {shlex.join(words)}", flush=True)
+
+
+def _single(config: Command, overrides: list[str], mode: Mode) -> None:
+    from plsh_cli.experiments import harness
+
+    if mode.dry_run:
+        planned = harness.plan(config)
+        print(as_yaml(config), end="")
+        for key, value in planned.items():
+            print(f"# {key}: {value}")
+        return
+    harness.show(harness.execute(config, overrides, lambda text: print(text, flush=True)))
+
+
+def _sweep(command: str, overrides: list[str], mode: Mode) -> None:
+    from plsh_cli.experiments import sweep
+
+    if mode.dry_run:
+        raise MessageError("--dry-run shows one run; with --multirun leave one of them out")
+    jobs = sweep.sweep(command, overrides, mode.config_dir)
+    sweep.show(jobs)
+    if any(job.state == "failed" for job in jobs):
+        raise typer.Exit(1)
+
+
+def guarded(work: Callable[[], None], debug: bool) -> None:
+    """Run a command; an error becomes one message on stderr and an exit code: 2 for input, 1 for a failure."""
+    try:
+        work()
+    except (typer.Exit, BrokenPipeError):
+        raise
+    except PlshError as error:
+        if debug:
+            raise
+        print(f"plsh: {error}", file=sys.stderr)
+        raise typer.Exit(error.exit_code) from None
+    except Terminated:
+        print("plsh: terminated", file=sys.stderr)
+        raise typer.Exit(143) from None
+    except KeyboardInterrupt:
+        print("plsh: interrupted", file=sys.stderr)
+        raise typer.Exit(130) from None
+    except Exception as error:
+        if debug:
+            raise
+        print(
+            f"plsh: unexpected {type(error).__name__}: {error} (run it with --debug for the traceback)", file=sys.stderr
+        )
+        raise typer.Exit(1) from None
+
+
+def known(command: str) -> str:
+    """The schema name of a command as the user spells it; MessageError where there is none."""
+    from plsh_cli.config.schema import SCHEMAS
+
+    name = command.replace("-", "_").replace(" ", "_")
+    if name not in SCHEMAS:
+        raise MessageError(
+            f"no command {command!r} with a configuration; known: {', '.join(_dashed(name) for name in SCHEMAS)}"
+        )
+    return name
+
+
+def _dashed(command: str) -> str:
+    return command.replace("_", "-")
+
+
+def _words(command: str) -> list[str]:
+    return command.split("_", 1) if command.startswith("bench_") else [_dashed(command)]
+
+
+def as_yaml(config: Command) -> str:
+    """A configuration as YAML that composes again."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.create(config.model_dump(mode="json")))

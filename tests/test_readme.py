@@ -1,0 +1,38 @@
+"""Every plsh command in the README runs, and every file that it shows is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _commands() -> list[str]:
+    lines = [line for block in re.findall(r"```bash\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()]
+    words = [part.strip() for line in lines for part in line.split("&&")]
+    return [word for word in words if word.startswith("plsh ")]
+
+
+def test_the_readme_names_its_two_commands():
+    assert "pip install . && plsh approx --s 10,20,40" in TEXT
+    assert "pip install '.[dev]' && pytest" in TEXT
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_a_command_of_the_readme(plsh, command):
+    words = shlex.split(command)[1:]
+    if words[0] == "attn-error" and not os.environ.get("PLSH_REQUIRE_ASSETS"):
+        pytest.skip("needs the weights and the text: set PLSH_REQUIRE_ASSETS=1 to fetch them")
+    done = plsh(*words)
+    assert done.code == 0, done.text
+
+
+@pytest.mark.parametrize("path", re.findall(r"!\[[^\]]*\]\(([^)]+)\)", TEXT))
+def test_a_figure_of_the_readme(path):
+    assert (ROOT / path).stat().st_size > 1000

@@ -1,8 +1,8 @@
 """The committed table of `plsh approx` with its defaults comes out again.
 
 Regenerate: `plsh approx --out OUT logger.mode=disabled`, then copy rows.csv, figures/error.svg and figures/picture.svg
-of the run to tests/golden/approx. Counts and widths are a function of the seed alone and must be equal; the spectral error
-is certified to 1e-4 relative, twice that is allowed; the max norm is exact up to rounding.
+of the run to tests/golden/approx. Counts and widths are a function of the seed alone and must be equal; the spectral
+error is certified to 1e-4 relative, twice that is allowed; the max norm is exact up to rounding.
 """
 
 from __future__ import annotations

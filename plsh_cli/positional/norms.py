@@ -114,12 +114,12 @@ def extreme_eigenpair(product: Product, start: np.ndarray, tol: float, max_produ
             vectors[filled] = vectors[size]
             projected[:filled, :filled] = np.diag(values[kept])
         w = np.array(product(vectors[filled]), dtype=np.float64)
+        if not np.isfinite(w).all():
+            raise ValueError("product: returned values that are not finite")
         products += 1
         filled += 1
         projected[filled - 1, :filled] = projected[:filled, filled - 1] = _orthogonalise(w, vectors[:filled])
         beta = float(np.linalg.norm(w))
-        if not math.isfinite(beta):
-            raise ValueError("product: returned values that are not finite")
         values, ritz = np.linalg.eigh(projected[:filled, :filled])
         best = int(np.argmax(np.abs(values)))
         # In exact arithmetic beta |last component| is the residual; half the tolerance leaves room for rounding.

@@ -42,18 +42,17 @@ def graph_product(graph: BlockGraph, device: str) -> Product:
     import torch
 
     where = _float64_device(device)
-    joined = graph.joined
-    both = (joined + joined.T).tocsr()
-    degree = torch.from_numpy(joined.sum(axis=0) + joined.sum(axis=1)).to(where)
-    columns = torch.from_numpy(both.indices.astype(np.int64)).to(where)
-    masses = torch.from_numpy(both.data.astype(np.float64)).to(where)
+    both = (graph.joined + graph.joined.T).tocsr()
+    rows = np.repeat(np.arange(graph.n + 1), np.diff(both.indptr))
+    ends, starts = (torch.from_numpy(x.astype(np.int64)).to(where) for x in (both.indices, rows))
+    masses = torch.from_numpy(both.data).to(where)
     row_ends = torch.from_numpy(both.indptr[1:-1].astype(np.int64)).to(where)
 
     def product(x: np.ndarray) -> np.ndarray:
         vector = torch.as_tensor(x, dtype=torch.float64, device=where)
         prefix = torch.nn.functional.pad(torch.cumsum(vector, 0), (1, 0))
-        gathered = torch.nn.functional.pad(torch.cumsum(masses * prefix[columns], 0), (1, 0))
-        out = gathered[row_ends] - torch.cumsum(degree * prefix, 0)[:-1] + graph.single_weight * vector
+        steps = torch.cumsum(masses * (prefix[ends] - prefix[starts]), 0)
+        out = torch.nn.functional.pad(steps, (1, 0))[row_ends] + graph.single_weight * vector
         return out.cpu().numpy()
 
     return product

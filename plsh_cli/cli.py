@@ -40,7 +40,9 @@ Sigma = Annotated[
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.", show_default=False)]
 Out = Annotated[str | None, typer.Option("--out", help="Folder of the run folders (runs).", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the configuration and the plan, run nothing.")]
-Multirun = Annotated[bool, typer.Option("--multirun", "-m", help="Run every combination of comma lists on swept keys.")]
+Multirun = Annotated[
+    bool, typer.Option("--multirun", "-m", help="Run every combination of the values of swept keys: key=a,b.")
+]
 ConfigDir = Annotated[
     Path | None,
     typer.Option(
@@ -160,7 +162,9 @@ def config_(
     def show() -> None:
         from plsh_cli.config.compose import compose
 
-        print(as_yaml(compose(known(command), overrides or [], config_dir)), end="")
+        words = [command, *(overrides or [])]
+        count = 2 if words[0] == "bench" and len(words) > 1 else 1
+        print(as_yaml(compose(known(" ".join(words[:count])), words[count:], config_dir)), end="")
 
     guarded(show, debug)
 

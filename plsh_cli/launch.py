@@ -50,7 +50,9 @@ def launch(command: str, flags: Mapping[str, str | None], overrides: list[str] |
 def _echo(command: str, sugar: list[str], overrides: list[str], mode: Mode) -> None:
     """Print the line of overrides that the flags stand for, where there were flags."""
     if sugar:
-        words = ["plsh", *_words(command), *overrides, *(["--multirun"] if mode.multirun else [])]
+        from plsh_cli.config import check
+
+        words = ["plsh", *check.spelled(command).split(), *overrides, *(["--multirun"] if mode.multirun else [])]
         print(f"same as: {shlex.join(words)}", flush=True)
 
 
@@ -105,22 +107,15 @@ def guarded(work: Callable[[], None], debug: bool) -> None:
 
 def known(command: str) -> str:
     """The schema name of a command as the user spells it; MessageError where there is none."""
+    from plsh_cli.config import check
     from plsh_cli.config.schema import SCHEMAS
 
     name = command.replace("-", "_").replace(" ", "_")
     if name not in SCHEMAS:
         raise MessageError(
-            f"no command {command!r} with a configuration; known: {', '.join(_dashed(name) for name in SCHEMAS)}"
+            f"no command {command!r} with a configuration; known: {', '.join(check.spelled(name) for name in SCHEMAS)}"
         )
     return name
-
-
-def _dashed(command: str) -> str:
-    return command.replace("_", "-")
-
-
-def _words(command: str) -> list[str]:
-    return command.split("_", 1) if command.startswith("bench_") else [_dashed(command)]
 
 
 def as_yaml(config: Command) -> str:

@@ -98,7 +98,7 @@ class Tracker:
         self._wandb.finish(exit_code=exit_code)
         if self.mode == "online":
             return None
-        segments = sorted((self._folder.path / "wandb").glob("offline-run-*"))
+        segments = sorted((self._folder.path.resolve() / "wandb").glob("offline-run-*"))
         return f"wandb sync {' '.join(shlex.quote(str(segment)) for segment in segments)}" if segments else None
 
 

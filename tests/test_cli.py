@@ -73,9 +73,22 @@ def test_config_prints_what_composes_again(plsh):
     assert "heads: 12" in done.out
 
 
+@pytest.mark.parametrize("words", [["bench", "matrix"], ["bench-matrix"], ["bench_matrix"]])
+def test_config_takes_every_spelling_of_a_command(plsh, words):
+    assert "command: bench_matrix" in plsh("config", *words).out
+
+
 def test_ls_names_every_command_group_and_experiment(plsh):
     text = plsh("ls").text
-    for word in ("plsh approx", "plsh attn-error", "plsh bench matrix", "bias:", "paper_matrix"):
+    listed = (
+        "plsh approx",
+        "plsh attn-error",
+        "plsh bench matrix",
+        "bias:",
+        "paper_matrix",
+        "alibi, log, power, table",
+    )
+    for word in listed:
         assert word in text
 
 

@@ -27,9 +27,7 @@ def test_an_offline_run_holds_config_metrics_table_and_figures(plsh, only_run):
     done = plsh("approx", *TOY, "logger.tags=[toy]")
     assert done.code == 0, done.text
     run = only_run()
-    assert (
-        f"wandb sync {next((run / 'wandb').glob('offline-run-*')).relative_to(run.parent.parent.parent)}" in done.text
-    )
+    assert f"wandb sync {next((run / 'wandb').glob('offline-run-*'))}" in done.text
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
     text = json.dumps(_history(run))

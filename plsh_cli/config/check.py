@@ -47,6 +47,11 @@ def flag_of(command: str, key: str) -> str:
     return " or ".join([*flags, f"{plain}=..."])
 
 
+def spelled(command: str) -> str:
+    """A command's schema name as typed on the command line: attn_error is attn-error, bench_matrix is bench matrix."""
+    return command.replace("_", " ", 1) if command.startswith("bench_") else command.replace("_", "-")
+
+
 def nearest(word: str, known: list[str]) -> str:
     """A hint naming the closest known words, or all of them where none is close."""
     close = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
@@ -70,7 +75,7 @@ def _first(command: str, error: ValidationError) -> UserError | MessageError:
     field, kind, context = _dotted(problem["loc"]), problem["type"], problem.get("ctx", {})
     if kind == "extra_forbidden":
         known = [key for key, annotation in keys(SCHEMAS[command]).items() if not _is_section(annotation)]
-        return MessageError(f"unknown key {field} for plsh {command.replace('_', '-')}: {nearest(field, known)}")
+        return MessageError(f"unknown key {field} for plsh {spelled(command)}: {nearest(field, known)}")
     if kind == "missing":
         return MessageError(f"{field} is missing: the configuration needs it")
     rest = sorted({_dotted(other["loc"]) for other in problems[1:]} - {field})
@@ -111,3 +116,19 @@ def _dotted(location: tuple[int | str, ...]) -> str:
         elif part.isidentifier():
             text += f".{part}" if text else part
     return text
+
+
+def choices(model: type[BaseModel]) -> dict[str, list[str]]:
+    """Every dotted key that takes one of a few names (or a list of them), with the names."""
+    found: dict[str, list[str]] = {}
+    for key, annotation in keys(model).items():
+        names = _names(annotation)
+        if len(names) > 1:
+            found[key] = names
+    return found
+
+
+def _names(annotation: Any) -> list[str]:
+    if typing.get_origin(annotation) is typing.Literal:
+        return [str(name) for name in typing.get_args(annotation)]
+    return list(dict.fromkeys(name for part in typing.get_args(annotation) for name in _names(part)))

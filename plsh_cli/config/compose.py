@@ -88,6 +88,7 @@ def search_path(extra: Path | None) -> list[str]:
 
 def check_overrides(command: str, overrides: list[str], extra: Path | None, *, sweep: bool) -> None:
     """Refuse what Hydra would refuse obscurely or accept silently. `sweep`: several values per key are allowed."""
+    search_path(extra)
     groups = catalog.groups(extra)
     known = check.keys(SCHEMAS[command])
     seen: dict[str, str] = {}
@@ -107,6 +108,7 @@ def check_overrides(command: str, overrides: list[str], extra: Path | None, *, s
             continue
         if key in groups:
             _check_option(key, override, groups[key])
+            _check_package(key, override, extra)
         elif key in known and key not in _leaves(command):
             raise MessageError(
                 f"{text}: {key} is a section; set its keys, such as "
@@ -114,7 +116,7 @@ def check_overrides(command: str, overrides: list[str], extra: Path | None, *, s
             )
         elif key not in known:
             raise MessageError(
-                f"unknown key {key} for plsh {command.replace('_', '-')}: "
+                f"unknown key {key} for plsh {check.spelled(command)}: "
                 f"{check.nearest(key, [*_leaves(command), *groups])}"
             )
 
@@ -138,6 +140,17 @@ def _check_option(group: str, override: Any, options: list[str]) -> None:
         name = str(getattr(value, "text", value))
         if name not in options:
             raise UserError(group, name, f"must be one of {', '.join(options)}", f"{group}=...")
+
+
+def _check_package(group: str, override: Any, extra: Path | None) -> None:
+    """An experiment file of the user's own needs the line that makes its keys the command's, not experiment.*"""
+    file = (extra or Path()) / group / f"{override.value()}.yaml"
+    if group == "experiment" and extra is not None and file.is_file():
+        first = file.read_text(encoding="utf-8").splitlines()[:1]
+        if first != ["# @package _global_"]:
+            raise MessageError(
+                f"{file}: its first line must be '# @package _global_', so that its keys are the command's"
+            )
 
 
 def _parse(overrides: list[str]) -> list[Any]:

@@ -82,15 +82,22 @@ class Logger(Section):
     tags: list[str]
 
 
+#: The parameters of each kernel.
+PARAMETERS = {"alibi": ("sigma",), "log": ("a", "b"), "power": ("a", "p"), "table": ("table",)}
+
+
 class PlshBias(Section):
     """Which random partitions stand for which bias kernel."""
 
     name: Literal["plsh"]
     kernel: Literal["alibi", "log", "power", "table"]
     sigma: DistinctPositives | None
-    a: Positives
-    b: Positives
-    p: Annotated[list[Annotated[float, Number, Field(gt=0, le=1)]], BeforeValidator(_as_list), Field(min_length=1)]
+    a: Positives | None
+    b: Positives | None
+    p: (
+        Annotated[list[Annotated[float, Number, Field(gt=0, le=1)]], BeforeValidator(_as_list), Field(min_length=1)]
+        | None
+    )
     table: Annotated[list[float], Field(min_length=1)] | Annotated[str, Field(min_length=1)] | None
     pitch: Literal["real", "integer"]
     sampler: Sampler
@@ -103,10 +110,10 @@ class PlshBias(Section):
             )
         if self.kernel == "table" and self.pitch == "real":
             raise ValueError("kernel=table has integer widths only: set bias.pitch=integer")
-        if self.kernel != "alibi" and self.sigma is not None:
-            raise ValueError(
-                f"sigma belongs to kernel=alibi; kernel={self.kernel} has its own parameters (a, b, p, table)"
-            )
+        for parameter in ("sigma", "a", "b", "p", "table"):
+            if getattr(self, parameter) is not None and parameter not in PARAMETERS[self.kernel]:
+                own = ", ".join(PARAMETERS[self.kernel])
+                raise ValueError(f"{parameter} does not belong to kernel={self.kernel}, which takes {own}")
         return self
 
 

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from threadpoolctl import threadpool_limits
+
 from plsh_cli.config.schema import ApproxCommand
 from plsh_cli.errors import UserError
 from plsh_cli.experiments import biases
@@ -64,7 +66,8 @@ def run(cfg: ApproxCommand, run: object) -> Result:
     work = _cells(cfg)
     rows: list[dict[str, object]] = []
     measured: list[list[Measurement]] = []
-    with run.progress(len(work) * len(seeds), "plsh approx") as bar:
+    # Many small products: BLAS threads gain nothing, and those of two runs side by side fight for the cores.
+    with threadpool_limits(1, user_api="blas"), run.progress(len(work) * len(seeds), "plsh approx") as bar:
         for cell in work:
             by_seed = []
             for seed in seeds:

@@ -53,11 +53,13 @@ def save_arrays(
 
 
 def _picture(kernel: Kernel, parts: PartitionSet) -> dict[str, object]:
-    """The upper left corner of L* and M~, float32, at most PICTURE_TOKENS square."""
+    """The upper left corner of L*, M~ and M~ - L* (taken before rounding), float32, at most PICTURE_TOKENS square."""
     corner = parts.prefix(min(parts.capacity, PICTURE_TOKENS))
+    exact, approximate = l_star(kernel, corner.capacity), m_tilde(corner)
     return {
-        "l_star": l_star(kernel, corner.capacity).astype(np.float32),
-        "m_tilde": m_tilde(corner).astype(np.float32),
+        "l_star": exact.astype(np.float32),
+        "m_tilde": approximate.astype(np.float32),
+        "difference": (approximate - exact).astype(np.float32),
         "label": kernel.label,
         "n": parts.capacity,
         "num_samples": parts.num_draws,

@@ -13,6 +13,7 @@ from plsh_cli.positional.streams import generator
 from plsh_cli.stats import loglog_line, loglog_slope, ratio_bootstrap, t_interval
 
 NORMS = {"spectral": "spectral_error", "max": "max_error"}
+ROUNDING = 1e-6  # of the same norm of L*: smaller errors say nothing about how errors fall with s
 Rows = Sequence[dict[str, object]]
 Measured = Sequence[Sequence[Measurement]]
 
@@ -22,14 +23,16 @@ def summary(cfg: ApproxCommand, rows: Rows, measured: Measured) -> dict[str, obj
     return {
         "slopes": _slopes(rows, measured),
         "flagged": _flagged(cfg, rows, measured),
-        "bounds_checked": _bounds_checked(rows),
+        **_bounds_counted(rows, measured),
         "delta": cfg.approx.delta,
         "gains": _gains(cfg, rows, measured),
         "conventions": {
             "ci95": "half-width of the 95 % t interval over seeds",
             "pairs_per_token": "names without an ending count causal pairs; _bidirectional counts both directions",
-            "slope": "log-log slope of error against s, fitted per seed; theory for i.i.d. draws: -1/2",
+            "slope": "log-log slope of error against s, fitted per seed; theory for i.i.d. draws: -1/2; null where an "
+            "error is below 1e-6 of the same norm of L*",
             "flagged": "per seed: tail bound below delta at the measured error, or max error above eps(s, n, delta)",
+            "bounds_vacuous": "of bounds_checked: tail bounds of 1 at the measured error, and eps(s, n, delta) >= 1",
             "gain": "mean i.i.d. error over mean error at the same s, with the bootstrap 95 % interval over seeds",
         },
     }
@@ -46,21 +49,25 @@ def _slopes(rows: Rows, measured: Measured) -> list[dict[str, object]]:
             "sampler": sampler,
             "norm": norm,
             "theory": -0.5 if sampler == "iid" else None,
-            **_slope([measured[index] for index in indices], field),
+            **_slope([measured[index] for index in indices], field, _norm_of_l_star(rows[indices[0]], norm)),
         }
         for (n, kernel, sampler), indices in groups.items()
         for norm, field in NORMS.items()
     ]
 
 
-def _slope(measured: Measured, field: str) -> dict[str, object]:
+def _norm_of_l_star(row: dict[str, object], norm: str) -> float:
+    return float(row["kernel_norm"]) if norm == "spectral" else 1.0
+
+
+def _slope(measured: Measured, field: str, norm_of_l_star: float) -> dict[str, object]:
     sizes = [by_seed[0].num_samples for by_seed in measured]
     found = {"slope": None, "slope_ci95": None, "num_samples_fitted": sizes, "seeds": len(measured[0]), "note": ""}
     if len(sizes) < 2:
         return {**found, "note": "a slope needs at least two values of s"}
     errors = [[getattr(one, field) for one in column] for column in zip(*measured, strict=True)]
-    if min(map(min, errors)) <= 0.0:
-        return {**found, "note": "an error is exactly 0"}
+    if min(map(min, errors)) <= ROUNDING * norm_of_l_star:
+        return {**found, "note": "error at rounding level"}
     slope, half = t_interval([loglog_slope(sizes, one) for one in errors])
     return {**found, "slope": slope, "slope_ci95": half, "note": "one seed: no interval" if half is None else ""}
 
@@ -99,11 +106,21 @@ def _flagged(cfg: ApproxCommand, rows: Rows, measured: Measured) -> list[dict[st
     return found
 
 
-def _bounds_checked(rows: Rows) -> int:
-    """How many single bounds were compared with a measurement (per row and seed)."""
-    return sum(
-        int(row["seeds"]) * ((row["bound_max"] is not None) + (row["tail_probability"] is not None)) for row in rows
-    )
+def _bounds_counted(rows: Rows, measured: Measured) -> dict[str, int]:
+    """How many single bounds were compared with a measurement (per row and seed), and how many of them are vacuous.
+
+    A bound is vacuous where it is no better than what always holds: a tail probability of 1, a max error of 1.
+    """
+    checked = vacuous = 0
+    for row, by_seed in zip(rows, measured, strict=True):
+        if row["bound_max"] is not None:
+            checked += len(by_seed)
+            vacuous += len(by_seed) * (float(row["bound_max"]) >= 1.0)
+        if row["tail_probability"] is not None:
+            tails = tail_probabilities(float(row["sigma"]), int(row["n"]), by_seed)
+            checked += len(tails)
+            vacuous += sum(tail >= 1.0 for tail in tails)
+    return {"bounds_checked": checked, "bounds_vacuous": vacuous}
 
 
 def _gains(cfg: ApproxCommand, rows: Rows, measured: Measured) -> list[dict[str, object]]:

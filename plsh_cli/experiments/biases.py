@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -47,28 +48,35 @@ def _alibi(bias: PlshBias, heads: int) -> list[Kernel]:
 
 
 def _log(bias: PlshBias, heads: int) -> list[Kernel]:
-    return [families.log(a, b) for a, b in _pairs("a", bias.a, "b", bias.b)]
+    return [families.log(a, b) for a, b in _pairs("a", bias.a or [1.0], "b", bias.b or [1.0])]
 
 
 def _power(bias: PlshBias, heads: int) -> list[Kernel]:
-    return [families.power(a, p) for a, p in _pairs("a", bias.a, "p", bias.p)]
+    return [families.power(a, p) for a, p in _pairs("a", bias.a or [1.0], "p", bias.p or [0.5])]
 
 
 def _table(bias: PlshBias, heads: int) -> list[Kernel]:
     values = bias.table
     name = "table" if not isinstance(values, str) else Path(values).stem
+    numbers = _read_table(values) if isinstance(values, str) else values
     try:
-        return [families.table(_read_table(values) if isinstance(values, str) else values, name)]
+        return [families.table(numbers, name)]
     except ValueError as error:
         raise UserError("bias.table", values, str(error), "bias.table=...") from None
 
 
 def _read_table(path: str) -> np.ndarray:
+    """phi(0), phi(1), ... from a .npy file, or from a text file with white space or commas between the numbers."""
     try:
-        values = np.load(path, allow_pickle=False) if path.endswith(".npy") else np.loadtxt(path, ndmin=1)
+        if path.endswith(".npy"):
+            return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
+        text = Path(path).read_text(encoding="utf-8")
+        return np.array([float(word) for word in re.split(r"[\s,]+", text.strip())])
     except OSError as error:
         raise UserError("bias.table", path, f"cannot be read ({error.strerror or error})", "bias.table=...") from None
-    return np.asarray(values, dtype=np.float64)
+    except (ValueError, TypeError):
+        allowed = "must hold the numbers phi(0), phi(1), ... with white space or commas between them, or be a .npy file"
+        raise UserError("bias.table", path, allowed, "bias.table=...") from None
 
 
 def _pairs(first_name: str, first: list[float], second_name: str, second: list[float]) -> list[tuple[float, float]]:

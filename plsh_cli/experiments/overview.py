@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.table import Table
 
 from plsh_cli import __version__, console, provenance, tracking
-from plsh_cli.config import catalog
+from plsh_cli.config import catalog, check
 from plsh_cli.config.schema import SCHEMAS
 
 
@@ -25,16 +25,18 @@ def listing(extra: Path | None) -> None:
     for command, schema in SCHEMAS.items():
         own = [f"{group}: {', '.join(options)}" for group, options in groups.items() if group in schema.model_fields]
         names = [preset.name for preset in presets if preset.command in (command, None)]
-        spelled = f"plsh {command.replace('_', ' ' if command.startswith('bench_') else '-')}"
-        commands.add_row(spelled, "\n".join(own), "\n".join(names))
+        commands.add_row(f"plsh {check.spelled(command)}", "\n".join(own), "\n".join(names))
     out.print(commands)
     about = Table("experiment", "what it is", title="experiments: plsh COMMAND experiment=NAME", title_justify="left")
     for preset in presets:
         about.add_row(preset.name, preset.description)
     out.print(about)
-    out.print(
-        "also: plsh config COMMAND, plsh ls, plsh doctor, plsh rerun RUN; every key of a command: plsh config COMMAND"
-    )
+    named = Table("key", "one of", title="keys that take a name", title_justify="left")
+    choices = {key: names for schema in SCHEMAS.values() for key, names in check.choices(schema).items()}
+    for key, names in choices.items():
+        named.add_row(key, ", ".join(names))
+    out.print(named)
+    out.print("every key of a command with its value: plsh config COMMAND")
 
 
 def doctor() -> None:

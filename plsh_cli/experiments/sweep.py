@@ -55,6 +55,8 @@ def sweep(command: str, overrides: Sequence[str], extra: Path | None) -> list[Jo
                 command, task, [*overrides, *ours], with_log_configuration=False
             )
     except (HydraException, OmegaConfBaseException) as error:
+        if "hydra/launcher" in str(error):
+            raise MessageError("hydra/launcher: not installed; pip install 'plsh-cli[sweep]' brings joblib") from None
         raise MessageError(f"sweep: {' '.join(str(error).split())[:300]}") from None
     except OSError as error:
         raise MessageError(f"out: the sweep's folder cannot be written ({error.strerror}: {error.filename})") from None
@@ -76,6 +78,8 @@ def show(jobs: Sequence[Job]) -> None:
             markup=False,
         )
     counts = {state: sum(job.state == state for job in jobs) for state in ("done", "skipped", "failed")}
+    if len(jobs) == 1:
+        out.print("one combination only: values to sweep over are given as key=a,b (a flag's list is one value)")
     out.print(f"sweep of {len(jobs)} jobs: {', '.join(f'{count} {state}' for state, count in counts.items())}")
 
 
@@ -101,10 +105,8 @@ def _job(tree: Any, *, command: str, sweep_id: str) -> Job:
         config = check.validate(command, plain)
         before = rundir.finished(config.out, command.replace("_", "-"), config_hash(config))
         if before is not None:
-            print(f"done before: {before.path}", flush=True)
             return Job(overrides, "skipped", str(before.path), "done before")
         outcome = harness.execute(config, overrides, say)
-        harness.show(outcome)
         return Job(overrides, "done", str(outcome.folder.path), None)
     except PlshError as error:
         print(f"job failed: {error}", flush=True)

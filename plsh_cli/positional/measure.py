@@ -94,8 +94,7 @@ def measure(
             found[size] = _record(subset, spectral, block_max_norm(subset, kernel)[0], tally_blocks(subset), chosen)
             continue
         # Nested sizes share one band: each adds its new draws.
-        band = Band(single) if band is None else band
-        band.add(size)
+        band = (band or Band(single)).add(size)
         spectral, max_error = _band_norms(band, kernel, chosen, tol, start)
         found[size] = _record(subset, spectral, max_error, band.tally, chosen)
     return [found[size] for size in sizes]

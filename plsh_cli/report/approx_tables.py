@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
 
-from plsh_cli.report.text import Row, evenly, fits, interval, kernel_name, mean_ci, new_table, number, seeds_text
+from plsh_cli.report.text import (
+    Row,
+    evenly,
+    few_seeds,
+    fits,
+    interval,
+    kernel_name,
+    mean_ci,
+    new_table,
+    number,
+    seeds_text,
+)
 
 SHOWN_ROWS, SHOWN_KERNELS = 48, 8  # at most, where that leaves three kernels
-Columns = Sequence[tuple[str, Callable[[Row], str]]]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its header, a row's cell, what the caption says of it, and the header it makes no sense without."""
+
+    name: str
+    cell: Callable[[Row], str]
+    meaning: str = ""
+    needs: str = ""
+
+    @property
+    def plain_name(self) -> str:
+        """The header on one line."""
+        return self.name.replace("\n", " ")
 
 
 def tables(result: Mapping[str, Any]) -> list[Table]:
@@ -39,23 +65,36 @@ def _keys(rows: Sequence[Row]) -> list[tuple[str, Callable[[Row], str]]]:
 
 
 def _with_keys(
-    title: str, rows: Sequence[Row], columns: Columns, caption: str | None, expendable: Sequence[str]
+    title: str, rows: Sequence[Row], columns: Sequence[Column], notes: Sequence[str], expendable: Sequence[str]
 ) -> Table:
-    """A table of rows under their keys, without empty columns.
+    """A table of rows under their keys, without empty columns; its caption explains the columns that it has.
 
-    Columns named in `expendable` are left out, in that order, until it fits.
+    Columns named in `expendable` are left out, in that order, until it fits, and the caption says so.
     """
+    filled = [column for column in columns if any(column.cell(row) != "-" for row in rows)]
+    for count in range(len(expendable) + 1):
+        names = {column.name for column in filled} - set(expendable[:count])
+        shown = [column for column in filled if column.name in names and (not column.needs or column.needs in names)]
+        left_out = [column.plain_name for column in filled if column not in shown]
+        table = _filled_table(title, rows, shown, _caption(shown, left_out, notes))
+        if fits(table):
+            break
+    return table
+
+
+def _filled_table(title: str, rows: Sequence[Row], columns: Sequence[Column], caption: str) -> Table:
     keys = _keys(rows)
-    columns = [(name, cell) for name, cell in columns if any(cell(row) != "-" for row in rows)]
-    every = [*keys, ("s", lambda row: f"{row['num_samples']:,}"), *columns]
-    table = new_table(title, [name for name, _ in every], caption, text_columns=len(keys))
+    every = [*keys, ("s", lambda row: f"{row['num_samples']:,}"), *((column.name, column.cell) for column in columns)]
+    table = new_table(title, [name for name, _ in every], caption or None, text_columns=len(keys))
     for row in rows:
         table.add_row(*(cell(row) for _, cell in every), end_section=row["num_samples"] == rows[-1]["num_samples"])
-    if fits(table) or not expendable:
-        return table
-    return _with_keys(
-        title, rows, [column for column in columns if column[0] != expendable[0]], caption, expendable[1:]
-    )
+    return table
+
+
+def _caption(shown: Sequence[Column], left_out: Sequence[str], notes: Sequence[str]) -> str:
+    meanings = "; ".join(f"{column.plain_name}: {column.meaning}" for column in shown if column.meaning)
+    dropped = f"left out here: {', '.join(left_out)}; all in rows.csv" if left_out else ""
+    return "\n".join(line for line in (meanings, *notes, dropped) if line)
 
 
 def _errors(rows: Sequence[Row], summary: Row, left_out: str) -> Table:
@@ -68,50 +107,93 @@ def _errors(rows: Sequence[Row], summary: Row, left_out: str) -> Table:
         title,
         rows,
         [
-            ("spectral\nerror", lambda row: mean_ci(row["spectral_error"], row["spectral_error_ci95"])),
-            (
+            Column("spectral\nerror", lambda row: mean_ci(row["spectral_error"], row["spectral_error_ci95"])),
+            Column(
                 "relative\nto L*",
                 lambda row: mean_ci(row["spectral_error_relative"], row["spectral_error_relative_ci95"]),
             ),
-            ("of its\nbound", lambda row: number(row["bound_expectation_ratio"], 2)),
-            ("tail\nprob.", lambda row: number(row["tail_probability"], 2)),
-            ("max\nerror", lambda row: mean_ci(row["max_error"], row["max_error_ci95"])),
-            ("max\nbound", lambda row: number(row["bound_max"])),
-            ("s for\n10 %", lambda row: number(row["rule_of_thumb_samples"])),
+            Column(
+                "of its\nbound",
+                lambda row: number(row["bound_expectation_ratio"], 2),
+                "mean spectral error over the bound on its expectation, which holds up to a constant",
+            ),
+            Column(
+                "tail\nprob.",
+                lambda row: number(row["tail_probability"], 2),
+                "bound on the probability of so large a spectral error, clipped at 1, smallest over seeds",
+            ),
+            Column("max\nerror", lambda row: mean_ci(row["max_error"], row["max_error_ci95"])),
+            Column(
+                "max\nbound",
+                lambda row: number(row["bound_max"]),
+                f"exceeded by the max error with probability at most {summary['delta']:g}",
+            ),
+            Column(
+                "s for\n10 %",
+                lambda row: number(row["rule_of_thumb_samples"]),
+                "rule of thumb for the draws that bring the spectral error to 10 % of L*",
+            ),
         ],
-        _bounds_line(rows, summary),
+        [_bounds_line(rows, summary), few_seeds(first)],
         ["s for\n10 %", "tail\nprob.", "relative\nto L*"],
     )
 
 
-def _bounds_line(rows: Sequence[Row], summary: Row) -> str | None:
-    if not summary["bounds_checked"]:
-        return None
-    about_ratio = ". 'of its bound': mean over the bound on the expectation, which holds up to a constant"
-    verdict = f"{len(summary['flagged'])} violated, listed below" if summary["flagged"] else "none violated"
+def _bounds_line(rows: Sequence[Row], summary: Row) -> str:
+    """How many bounds were checked, which, how many of them could not fail, and how many were violated."""
+    checked, vacuous, violated = summary["bounds_checked"], summary["bounds_vacuous"], len(summary["flagged"])
+    if not checked:
+        return ""
+    with_tail = any(row["tail_probability"] is not None for row in rows)
+    which = f"{'tail probability and ' if with_tail else ''}max norm at delta={summary['delta']:g}, per seed"
+    what = "tail probability clipped at 1 or max bound of 1 or more" if with_tail else "max bound of 1 or more"
+    if vacuous == checked:
+        return f"bounds: {checked} checked ({which}), all of them vacuous (with {what}): none could be violated"
+    verdict = f"{violated} violated, listed below" if violated else "none violated"
+    if not vacuous:
+        return f"bounds: {checked} checked ({which}), all of them could be violated, {verdict}"
     return (
-        f"bounds: {summary['bounds_checked']} checked (tail and max norm at delta={summary['delta']:g}, per seed), "
-        f"{verdict}{about_ratio if any(row['bound_expectation_ratio'] is not None for row in rows) else ''}"
+        f"bounds: {checked} checked ({which}), {checked - vacuous} of them could be violated "
+        f"(vacuous: {vacuous}, with {what}), {verdict}"
     )
 
 
 def _costs(rows: Sequence[Row]) -> Table:
-    title = "widths and cost: tokens, and pairs scored per token (causal, both directions), means over seeds"
+    title = "widths and cost: tokens, and pairs scored per token, means over seeds"
+    summed = "pairs summed over draws"
     return _with_keys(
         title,
         rows,
         [
-            ("widest\nwidth", lambda row: number(row["max_width"])),
-            ("its\nmedian", lambda row: number(row["max_width_median"])),
-            ("its 1 %\npoint", lambda row: number(row["max_width_upper_1pct"])),
-            ("longest\nblock", lambda row: f"{row['max_block']:,}"),
-            ("blocks\nper draw", lambda row: number(row["blocks_per_draw"])),
-            ("draws\ncausal", lambda row: number(row["pairs_per_token_draws_causal"])),
-            ("draws\nboth", lambda row: number(row["pairs_per_token_draws_bidirectional"])),
-            ("union\ncausal", lambda row: number(row["pairs_per_token_union_causal"])),
-            ("union\nboth", lambda row: number(row["pairs_per_token_union_bidirectional"])),
+            Column("widest\nwidth", lambda row: number(row["max_width"]), "the largest drawn, mean over seeds"),
+            Column(
+                "its\nmedian",
+                lambda row: number(row["max_width_median"]),
+                "of the widest of s i.i.d. widths, by their law",
+                needs="widest\nwidth",
+            ),
+            Column(
+                "its 1 %\npoint",
+                lambda row: number(row["max_width_upper_1pct"]),
+                "what the widest exceeds with probability 1 %",
+                needs="widest\nwidth",
+            ),
+            Column("longest\nblock", lambda row: f"{row['max_block']:,}", "over all seeds, cut off at n"),
+            Column("blocks\nper draw", lambda row: number(row["blocks_per_draw"])),
+            Column("draws\ncausal", lambda row: number(row["pairs_per_token_draws_causal"]), f"causal {summed}"),
+            Column(
+                "draws\nboth",
+                lambda row: number(row["pairs_per_token_draws_bidirectional"]),
+                f"{summed}, both directions",
+            ),
+            Column("union\ncausal", lambda row: number(row["pairs_per_token_union_causal"]), "distinct causal pairs"),
+            Column(
+                "union\nboth",
+                lambda row: number(row["pairs_per_token_union_bidirectional"]),
+                "distinct pairs, both directions",
+            ),
         ],
-        None,
+        [],
         ["draws\nboth", "union\nboth", "blocks\nper draw"],
     )
 
@@ -128,7 +210,8 @@ def _slopes(rows: Sequence[Row], summary: Row) -> Table:
     keys = _keys(named)
     title = "log-log slope of error against s, fitted per seed, mean ± 95 % t interval over seeds"
     columns = [*(name for name, _ in keys), "spectral norm", "max norm", "theory", "note"]
-    table = new_table(title, columns, text_columns=len(keys))
+    caption = "theory: -1/2 for i.i.d. draws" + (f"\n{few_seeds(rows[0])}" if few_seeds(rows[0]) else "")
+    table = new_table(title, columns, caption, text_columns=len(keys))
     for name in named:
         pair = [slopes[name["kernel"], name["n"], name["sampler"], norm] for norm in ("spectral", "max")]
         notes = "; ".join(dict.fromkeys(one["note"] for one in pair if one["note"]))
@@ -166,24 +249,24 @@ def _gains(rows: Sequence[Row], summary: Row) -> Table:
         f"gain of {' and '.join(samplers)} draws: i.i.d. error over theirs at the same s, "
         f"means over {gains[0]['seeds']} seeds (bootstrap 95 % interval)"
     )
-    caption = (
-        "cost: causal pairs per token over those of i.i.d. draws; same error: i.i.d. draws with the same mean "
-        f"spectral error, by {gains[0]['samples_basis'].partition(' (')[0]} (*: beyond the measured s)"
-    )
+    basis = gains[0]["samples_basis"].partition(" (")[0]
     return _with_keys(
         title,
         gains,
         [
-            ("spectral gain", lambda one: _interval(one, "spectral")),
-            ("max gain", lambda one: _interval(one, "max")),
-            ("cost\ndraws", lambda one: number(one["cost_ratio_draws"])),
-            ("cost\nunion", lambda one: number(one["cost_ratio_union"])),
-            (
+            Column("spectral gain", lambda one: _interval(one, "spectral")),
+            Column("max gain", lambda one: _interval(one, "max")),
+            Column(
+                "cost\ndraws", lambda one: number(one["cost_ratio_draws"]), "causal pairs of all draws over i.i.d.'s"
+            ),
+            Column("cost\nunion", lambda one: number(one["cost_ratio_union"]), "distinct causal pairs over i.i.d.'s"),
+            Column(
                 "same\nerror",
                 lambda one: number(one["samples_for_same_error"]) + ("*" if one["samples_extrapolated"] else ""),
+                f"i.i.d. draws with the same mean spectral error, by {basis} (*: beyond the measured s)",
             ),
         ],
-        caption,
+        [],
         ["cost\ndraws", "cost\nunion"],
     )
 

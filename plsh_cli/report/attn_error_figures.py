@@ -34,7 +34,7 @@ def draw(run_path: Path, result: Mapping[str, Any]) -> list[Path]:
 def _against_draws(rows: Sequence[Row], colours: Mapping[int, Any]) -> Figure:
     """Relative output error against s per layer (mean over heads), beside the law s^-1/2 through the first point."""
     made, (panel,) = style.figure(4.0)
-    panel.set_xscale("log")
+    style.log_x(panel, [row["num_samples"] for row in rows])
     panel.set_yscale("log")
     labels = []
     for index, (layer, colour) in enumerate(colours.items()):
@@ -47,7 +47,6 @@ def _against_draws(rows: Sequence[Row], colours: Mapping[int, Any]) -> Figure:
         labels.append(EndLabel(x[-1], y[-1], f"layer {layer}", colour))
         if len(labels) == 1:
             panel.plot(x, y[0] * (x / x[0]) ** -0.5, **DASHES)
-    style.plain_ticks(panel, evenly(sorted({row["num_samples"] for row in rows}), 7))
     style.plain_log_y(panel)
     panel.set_xlabel("number of draws s")
     panel.set_ylabel("relative error")
@@ -76,11 +75,13 @@ def _against_sigma(rows: Sequence[Row], colours: Mapping[int, Any]) -> Figure:
         if x.size:
             panel.errorbar(x, y, half, color=colour, marker=style.MARKERS[index], capsize=2)
             labels.append(EndLabel(x[-1], y[-1], f"layer {layer}", colour))
-    style.plain_ticks(panel, evenly(sorted({row["sigma"] for row in rows if row["head"] is not None}), 10))
+    style.plain_ticks(panel, sorted({row["sigma"] for row in rows if row["head"] is not None}))
     style.plain_log_y(panel)
     panel.set_xlabel("scale σ of the head's bias (tokens)")
     panel.set_ylabel("relative error")
     made.suptitle(f"Per head at s = {largest:,}, n = {rows[0]['n']:,}, {seeds_text(rows[0])}", fontsize=10.5)
+    if rows[0]["seeds"] > 1:
+        made.legend(handles=[style.interval_key()], loc="outside lower center")
     style.label_ends({panel: labels})
     return made
 

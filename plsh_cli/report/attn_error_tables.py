@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from plsh_cli.report.text import evenly, kernel_name, mean_ci, new_table, number, seeds_text
+from plsh_cli.report.text import evenly, few_seeds, kernel_name, mean_ci, new_table, number, seeds_text
 
 SHOWN_SIZES = 5
 SHOWN_LAYERS = 5
@@ -28,6 +28,7 @@ def _layers(rows: list[Mapping[str, Any]], summary: Mapping[str, Any]) -> Table:
         f"n={first['n']:,}, {seeds_text(first)}, {spread}"
     )
     caption = f"{summary['model']} on {summary['text']}, perplexity {number(summary['perplexity'])}"
+    caption += f"\n{few_seeds(first)}" if few_seeds(first) else ""
     table = new_table(title, ["layer", *(f"s = {size:,}" for size in sizes), "slope"], caption, text_columns=0)
     for slope in summary["slopes"]:
         errors = [means[slope["layer"], size] for size in sizes]

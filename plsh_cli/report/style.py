@@ -14,6 +14,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 INK, MUTED, GRID = "#222222", "#6b6b6b", "#dddddd"
@@ -158,13 +159,55 @@ def spread(positions: Sequence[float], gap: float) -> list[float]:
     return [value + index * gap for index, value in enumerate(flat)]
 
 
+def log_x(axes: Axes, values: Sequence[float]) -> None:
+    """Make the x axis logarithmic over these values, with room at both ends (also for a single value), and label them.
+
+    Call it before drawing: data of a single x have no limits of their own.
+    """
+    low, high = min(values), max(values)
+    room = 1.5 if low == high else max(1.15, (high / low) ** 0.05)
+    axes.set_xscale("log")
+    axes.set_xlim(low / room, high * room)
+    plain_ticks(axes, sorted(set(values)))
+
+
 def plain_ticks(axes: Axes, values: Sequence[float]) -> None:
-    """Label a logarithmic x axis at exactly these values; at every decade where they are many."""
+    """Label a logarithmic x axis at these values, without those whose labels would nearly touch (round ones stay)."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    axes.xaxis.set_major_locator(FixedLocator(list(values)))
+    axes.xaxis.set_major_locator(FixedLocator(apart(values)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count_text(value)))
+
+
+def apart(values: Sequence[float]) -> list[float]:
+    """The ascending values whose labels have room beside each other along a logarithmic axis that just spans them.
+
+    The largest comes first, then powers of ten, other integers and the rest, each from the smallest on.
+    """
+    span = np.log(max(values) / min(values)) or 1.0
+    kept: list[float] = []
+    for value in sorted(set(values), key=lambda value: (value != max(values), *_roundness(value), value)):
+        if all(abs(np.log(value / other)) / span >= _label_room(value, other) for other in kept):
+            kept.append(value)
+    return sorted(kept)
+
+
+def _roundness(value: float) -> tuple[bool, bool]:
+    return np.log10(value) % 1 != 0, value != round(value)
+
+
+def _label_room(first: float, second: float) -> float:
+    """The share of an axis that two neighbouring labels and the space between them take from middle to middle."""
+    characters = [len(count_text(value).translate(str.maketrans("", "", "${}^"))) for value in (first, second)]
+    return 0.024 * (sum(characters) / 2 + 1.2)
+
+
+def interval_key() -> ErrorbarContainer:
+    """The legend entry of the bars that show an interval over seeds."""
+    return Axes(Figure(), (0, 0, 1, 1)).errorbar(
+        [0], [0], [1], color=MUTED, linestyle="", capsize=2.5, label="95 % CI over seeds"
+    )
 
 
 def plain_log_y(axes: Axes) -> None:

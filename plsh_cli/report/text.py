@@ -82,5 +82,13 @@ def seeds_text(row: Row) -> str:
     return f"1 seed ({first})" if count == 1 else f"{count} seeds ({first}-{first + count - 1})"
 
 
+def few_seeds(row: Row) -> str:
+    """A warning for intervals over two or three seeds, which are wide for that reason alone; empty otherwise."""
+    if not 2 <= row["seeds"] <= 3:
+        return ""
+    degrees = "1 degree" if row["seeds"] == 2 else "2 degrees"
+    return f"{row['seeds']} seeds: intervals have {degrees} of freedom"
+
+
 def _decimals(value: float, digits: int) -> int:
     return max(0, digits - 1 - math.floor(math.log10(abs(value))))

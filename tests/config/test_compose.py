@@ -71,7 +71,8 @@ def test_every_group_option_composes_in_every_command_that_has_the_group():
         (["bias.kernel=power", "bias.p=[1.5]"], ["bias.p[0] = 1.5", "at most 1"]),
         (["bias.kernel=table"], ["bias.table"]),
         (["bias.kernel=table", "bias.table=[1,0.5]"], ["bias.pitch=integer"]),
-        (["bias.kernel=log", "bias.sigma=[2]"], ["sigma belongs to kernel=alibi"]),
+        (["bias.kernel=log", "bias.sigma=[2]"], ["sigma does not belong to kernel=log", "a, b"]),
+        (["bias.a=[3]"], ["a does not belong to kernel=alibi", "sigma"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -142,6 +143,9 @@ def test_the_users_own_folder_adds_experiments(tmp_path):
     assert compose.compose("approx", ["experiment=mine"], tmp_path).approx.heads == 6
     with pytest.raises(PlshError, match="experiment = mine"):
         compose.compose("approx", ["experiment=mine"])
+    (tmp_path / "experiment" / "bare.yaml").write_text("name: bare\n")
+    with pytest.raises(PlshError, match="@package _global_"):
+        compose.compose("approx", ["experiment=bare"], tmp_path)
     with pytest.raises(PlshError, match="--config-dir"):
         compose.compose("approx", [], tmp_path / "absent")
 

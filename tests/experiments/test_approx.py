@@ -147,7 +147,7 @@ def test_extremes_are_legal(tmp_path, overrides):
     json.dumps(result.summary, allow_nan=False)
     if "approx.n=[1]" in overrides or "bias.sigma=[1e-6]" in overrides:
         assert all(row["spectral_error"] < 1e-12 and row["max_block"] == 1 for row in result.rows)
-        assert {slope["note"] for slope in result.summary["slopes"]} == {"an error is exactly 0"}
+        assert {slope["note"] for slope in result.summary["slopes"]} == {"error at rounding level"}
 
 
 def test_slopes_are_fitted_per_seed(tmp_path):
@@ -178,7 +178,19 @@ def test_violated_bounds_are_flagged_with_what_they_allowed():
     found = summary(cfg, rows, [[wild, tame]])
     assert [(one["seed"], one["bound"]) for one in found["flagged"]] == [(5, "tail"), (5, "max")]
     assert all(0 <= one["allowed_probability"] < 0.05 for one in found["flagged"])
-    assert found["bounds_checked"] == 4
+    assert (found["bounds_checked"], found["bounds_vacuous"]) == (4, 1)
+
+
+def test_bounds_at_their_trivial_value_are_counted(tmp_path):
+    # At n=61 and delta=0.05 the max bound is 1.09 for s=5 and 0.68 for s=13; the tail bound is 1 at every error here.
+    counted = measured(tmp_path, "bias.sigma=[11.0]", "approx.num_samples=[5,13]").summary
+    assert (counted["bounds_checked"], counted["bounds_vacuous"]) == (12, 9)
+
+
+def test_errors_at_rounding_level_have_no_slope(tmp_path):
+    slopes = measured(tmp_path, "bias.sigma=[1e9,11.0]").summary["slopes"]
+    assert [one["note"] for one in slopes] == ["error at rounding level"] * 2 + [""] * 2
+    assert [one["slope"] is None for one in slopes] == [True, True, False, False]
 
 
 def test_gains_compare_samplers_at_the_same_s(tmp_path):

@@ -236,7 +236,12 @@ def _faults(folder: Path, asset: Asset) -> list[str] | None:
     record = describe(folder)
     if record is None or (record.get("layout"), record.get("source_sha256")) != (_LAYOUT, asset.sha256):
         return ["its record is missing or of another version"]
-    for name, expected in record.get("files", {}).items():
+    files = record.get("files")
+    if not isinstance(files, dict) or not all(
+        isinstance(item, dict) and {"bytes", "crc32"} <= set(item) for item in files.values()
+    ):
+        return ["its record is damaged"]
+    for name, expected in files.items():
         path = folder / name
         if not path.is_file():
             return [f"{name} is missing"]

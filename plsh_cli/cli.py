@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from plsh_cli import __version__
+from plsh_cli import __version__, console
 from plsh_cli.launch import Mode, as_yaml, guarded, known, launch
 
 app = typer.Typer(
@@ -203,19 +203,24 @@ def rerun(
 
     def again() -> None:
         from plsh_cli import rundir
+        from plsh_cli.config import check
         from plsh_cli.experiments import harness, rerun
 
-        folder = rundir.find(run, out or "runs")
+        folder = rundir.find(run, "runs")
         config, overrides = rerun.load(folder)
         before = rerun.finished_rows(folder)
         if out is not None:
-            config = config.model_copy(update={"out": out})
-        outcome = harness.execute(config, overrides, print)
+            config = check.validate(config.command, {**config.model_dump(), "out": out})
+        outcome = harness.execute(config, overrides, console.say)
         harness.show(outcome)
-        comparison = rerun.compare(before, rerun.finished_rows(outcome.folder))
-        print(
-            f"compared with {folder.path}: {comparison}{'' if comparison.equal else rerun.why(folder, outcome.folder)}"
-        )
+        after = rerun.finished_rows(outcome.folder)
+        if before is None or after is None:
+            state = (folder.status() or {}).get("state", "unknown")
+            console.say(f"nothing to compare with: {folder.path} has no result (state: {state})")
+            return
+        comparison = rerun.compare(before, after)
+        reason = "" if comparison.equal else rerun.why(folder, outcome.folder)
+        console.say(f"compared with {folder.path}: {comparison}{reason}")
         if comparison.mismatches:
             raise typer.Exit(1)
 
@@ -224,6 +229,7 @@ def rerun(
 
 def main() -> None:
     """The console script."""
+    console.mend_streams()
     for argument in sys.argv[1:]:
         name = argument.partition("=")[0]
         if name.startswith("--") and "." in name:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _PLAIN_SECONDS = 5.0
 
@@ -21,7 +23,38 @@ class Counter(Protocol):
 
 def output() -> Console:
     """The console for results (stdout). Where it is not a terminal it is wide, so that tables keep their columns."""
+    from rich.console import Console
+
     return Console(width=None if sys.stdout.isatty() else 140, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def say(text: str) -> None:
+    """Print a line at once. A reader that has gone away (a closed pipe) does not end the run."""
+    with whole_run():
+        print(text, flush=True)
+
+
+@contextmanager
+def whole_run() -> Iterator[None]:
+    """Printing in the body survives a closed pipe: what follows goes nowhere."""
+    try:
+        yield
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def mend_streams() -> None:
+    """Give every standard stream that is closed, or cannot write all characters, something that works."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 @contextmanager
@@ -58,6 +91,7 @@ class _Lines:
 
 @contextmanager
 def _bar(total: float, description: str) -> Iterator[Counter]:
+    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,

@@ -57,6 +57,7 @@ def _echo(command: str, sugar: list[str], overrides: list[str], mode: Mode) -> N
 
 
 def _single(config: Command, overrides: list[str], mode: Mode) -> None:
+    from plsh_cli import console
     from plsh_cli.experiments import harness
 
     if mode.dry_run:
@@ -65,7 +66,7 @@ def _single(config: Command, overrides: list[str], mode: Mode) -> None:
         for key, value in planned.items():
             print(f"# {key}: {value}")
         return
-    harness.show(harness.execute(config, overrides, lambda text: print(text, flush=True)))
+    harness.show(harness.execute(config, overrides, console.say))
 
 
 def _sweep(command: str, overrides: list[str], mode: Mode) -> None:
@@ -83,7 +84,7 @@ def guarded(work: Callable[[], None], debug: bool) -> None:
     """Run a command; an error becomes one message on stderr and an exit code: 2 for input, 1 for a failure."""
     try:
         work()
-    except (typer.Exit, BrokenPipeError):
+    except typer.Exit:
         raise
     except PlshError as error:
         if debug:

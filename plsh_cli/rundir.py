@@ -6,6 +6,7 @@ result.json, rows.csv and figures/.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -37,7 +38,7 @@ class RunFolder:
 
         Raises UserError where `out` cannot be written (read-only, full, not a folder).
         """
-        parent = Path(out) / command
+        parent = Path(os.path.expanduser(out)) / command
         with _explained(out):
             parent.mkdir(parents=True, exist_ok=True)
             folder = cls(_make_exclusive(parent, name))
@@ -75,9 +76,12 @@ class RunFolder:
 
     def append_line(self, name: str, record: Mapping[str, object]) -> None:
         """Append one JSON record as one write, so that a reader never sees half a line of a finished write."""
-        line = json.dumps(finite(dict(record)), allow_nan=False) + "\n"
+        line = (json.dumps(finite(dict(record)), allow_nan=False) + "\n").encode()
         with open(self.path / name, "ab", buffering=0) as handle:
-            handle.write(line.encode())
+            before = handle.seek(0, os.SEEK_END)
+            if handle.write(line) != len(line):
+                handle.truncate(before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def set_status(self, state: str, reason: str | None = None, **facts: object) -> None:
         """Record the state (running | done | failed | killed), why, and any further facts."""
@@ -85,7 +89,13 @@ class RunFolder:
         status = self.status() or {}
         status |= {"state": state, "reason": reason, **facts}
         status["started" if state == "running" else "ended"] = now()
-        self.write_json("status.json", status)
+        try:
+            self.write_json("status.json", status)
+        except OSError:
+            # A full disk: the old file's own space still takes the new state.
+            with open(self.path / "status.json", "r+b") as handle:
+                handle.write((json.dumps(finite(status)) + "\n").encode())
+                handle.truncate()
 
     def status(self) -> dict[str, Any] | None:
         """status.json, with state "killed" where its process is gone without having said so; None where unreadable."""
@@ -108,7 +118,7 @@ def find(spec: str, out: str) -> RunFolder:
     direct = Path(spec)
     if (direct / "config.yaml").is_file():
         return RunFolder(direct)
-    names = [run for run in every(out) if spec in run.path.name]
+    names = [run for run in every(out) if spec in run.path.name] if direct.name == spec else []
     if len(names) == 1:
         return names[0]
     if not names:
@@ -121,7 +131,7 @@ def find(spec: str, out: str) -> RunFolder:
 
 def every(out: str, command: str = "*") -> Iterator[RunFolder]:
     """All run folders under `out`, oldest first within each command."""
-    for config in sorted(Path(out).glob(f"{command}/*/config.yaml")):
+    for config in sorted(Path(os.path.expanduser(out)).glob(f"{command}/*/config.yaml")):
         yield RunFolder(config.parent)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import shlex
 import threading
 import time
@@ -17,6 +19,7 @@ from plsh_cli.rundir import RunFolder, finite, now
 
 _REACH_SECONDS = 4.0
 _INIT_SECONDS = 7.0
+_STAGING: set[str] = set()
 _HINT = "or use logger.mode=offline (the default; sync later) or logger.mode=disabled"
 
 
@@ -35,14 +38,16 @@ class Tracker:
             return cls(folder, None, logger.mode)
         import wandb
 
-        settings = wandb.Settings(console="off", silent=True, init_timeout=_INIT_SECONDS)
+        _keep_staging_in(folder)
         try:
+            settings = wandb.Settings(console="off", silent=True, init_timeout=_INIT_SECONDS)
             run = wandb.init(
                 project=logger.project,
                 entity=logger.entity,
                 group=logger.group,
                 tags=list(logger.tags) or None,
                 job_type=command,
+                id=secrets.token_hex(4),
                 name=folder.path.name,
                 dir=str(folder.path.resolve()),
                 mode=logger.mode,
@@ -50,7 +55,7 @@ class Tracker:
                 reinit="create_new",
                 settings=settings,
             )
-        except (wandb.Error, OSError, TimeoutError) as error:
+        except (wandb.Error, OSError, TimeoutError, ValueError) as error:
             raise MessageError(
                 f"logger.mode={logger.mode}: W&B did not start a run ({_one_line(error)}); {_HINT}"
             ) from None
@@ -102,6 +107,16 @@ class Tracker:
         return f"wandb sync {' '.join(shlex.quote(str(segment)) for segment in segments)}" if segments else None
 
 
+def _keep_staging_in(folder: RunFolder) -> None:
+    """Let W&B stage tables inside the run folder, unless the user chose a place: the home folder may not be writable,
+    and a run that is synced later must find them."""
+    chosen = os.environ.get("WANDB_DATA_DIR")
+    if chosen is None or chosen in _STAGING:
+        _STAGING.add(str(folder.path.resolve() / "wandb"))
+        os.environ["WANDB_DATA_DIR"] = str(folder.path.resolve() / "wandb")
+        (folder.path / "wandb").mkdir(exist_ok=True)
+
+
 def check_online(logger: Logger) -> None:
     """Make sure, within seconds, that an online run can start: a key is there and the server answers.
 
@@ -111,12 +126,15 @@ def check_online(logger: Logger) -> None:
         return
     import wandb
 
+    try:
+        url = _server(wandb)
+    except ValueError as error:
+        raise MessageError(f"logger.mode=online: W&B's settings are wrong ({_one_line(error)}); {_HINT}") from None
     if not _has_key(wandb):
         raise MessageError(
             f"logger.mode=online needs a W&B key (none found, or not of a key's form): run `wandb login`, "
             f"set WANDB_API_KEY, {_HINT}"
         )
-    url = _server(wandb)
     trouble = _unreachable(url)
     if trouble:
         raise MessageError(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -204,10 +206,72 @@ def test_rerun_is_equal_to_the_bit_and_sees_a_difference(plsh, only_run):
     assert "largest relative difference 1e-09 (row 1, max_error)" in done.text
 
 
-def test_rerun_of_an_unfinished_run_is_refused(plsh, only_run):
+def test_rerun_of_an_unfinished_run_repeats_it_and_compares_nothing(plsh, only_run):
     assert plsh("approx", *QUIET).code == 0
     run = RunFolder(only_run())
     run.set_status("failed", "something")
     done = plsh("rerun", str(run.path))
+    assert done.code == 0
+    assert "nothing to compare with" in done.text
+    assert "state: failed" in done.text
+
+
+@pytest.mark.parametrize("value", ["1e400", "NaN", "7"])
+def test_rerun_never_calls_different_rows_equal(plsh, only_run, value):
+    assert plsh("approx", *QUIET).code == 0
+    run = only_run()
+    text = (run / "result.json").read_text()
+    found = re.search(r'"max_error": ([0-9.]+)', text)
+    (run / "result.json").write_text(text.replace(found[0], f'"max_error": {value}', 1))
+    done = plsh("rerun", str(run))
+    assert done.code == 1
+    assert "equal to the bit" not in done.text
+
+
+@pytest.mark.parametrize("text", ["", "command: [a]\n", "command: approx\n", "a: [\n"])
+def test_rerun_of_a_foreign_folder_is_one_message(plsh, tmp_path, text):
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(text)
+    (folder / "overrides.txt").write_text("")
+    done = plsh("rerun", str(folder))
     assert done.code == 2
-    assert "no result to compare with (state: failed)" in done.err
+    assert "foreign" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_closed_pipe_does_not_end_the_run(tmp_path):
+    command = f"{sys.executable} -m plsh_cli approx {' '.join(map(repr, QUIET))} | head -1"
+    subprocess.run(command, shell=True, cwd=tmp_path, check=True, capture_output=True)
+    (status,) = tmp_path.glob("runs/approx/*/status.json")
+    assert json.loads(status.read_text())["state"] == "done"
+
+
+def test_names_with_markup_and_numbers_are_folders_like_any_other(plsh, tmp_path):
+    for out in ("a[/b]c", "2024", "null", "~x"):
+        assert plsh("approx", *QUIET, "--out", out).code == 0
+        assert list(tmp_path.glob(f"{glob.escape(out)}/approx/*/result.json"))
+
+
+def test_a_table_is_part_of_the_configuration(plsh, tmp_path):
+    table = tmp_path / "phi.txt"
+    words = ["approx", "-m", "approx.n=3", "approx.num_samples=[2]", "approx.seeds=2", "logger.mode=disabled",
+             "bias.kernel=table", "bias.pitch=integer", "bias.table=phi.txt", "seed=0,1"]  # fmt: skip
+    table.write_text("1, 0.5, 0.3\n")
+    assert "2 done" in plsh(*words).text
+    assert "2 skipped" in plsh(*words).text
+    table.write_text("1 0.6 0.3")
+    assert "2 done" in plsh(*words).text
+    run = next(iter(sorted(tmp_path.glob("runs/approx/*"))))
+    table.unlink()
+    assert "equal to the bit" in plsh("rerun", str(run)).text
+
+
+@pytest.mark.parametrize("text", ["", "1 x", "1 0.9 0.85 0.1", "0.9 0.5 0.1 0"])
+def test_a_table_that_is_none_is_one_message(plsh, tmp_path, text):
+    (tmp_path / "phi.txt").write_text(text)
+    done = plsh("approx", *(word for word in QUIET if "sigma" not in word and "approx.n=" not in word), "approx.n=4",
+                "bias.kernel=table", "bias.pitch=integer", "bias.table=phi.txt")  # fmt: skip
+    assert done.code == 2
+    assert "bias.table" in done.err
+    assert done.err.count("\n") == 1

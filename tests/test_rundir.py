@@ -70,6 +70,18 @@ def test_a_process_that_vanished_is_seen_as_killed(tmp_path):
     assert folder.status()["state"] == "killed", "the pid lives, but it is another process"
 
 
+def test_a_full_disk_still_takes_the_last_status(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path)
+    folder.set_status("running", **rundir.process_facts())
+
+    def full(self, name, writer):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(RunFolder, "write", full)
+    folder.set_status("failed", "disk full")
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
+
+
 def test_find_takes_a_path_a_name_or_a_unique_part(tmp_path):
     runs = [RunFolder.create(str(tmp_path), command, "toy", _nothing) for command in ("approx", "approx", "attn-error")]
     assert rundir.find(str(runs[0].path), str(tmp_path)) == runs[0]

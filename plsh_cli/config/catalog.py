@@ -44,7 +44,7 @@ def experiments(extra: Path | None = None) -> list[Experiment]:
             continue
         for file in sorted((root / "experiment").glob("*.yaml")):
             notes = {}
-            for line in file.read_text(encoding="utf-8").splitlines():
+            for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
                 if line.startswith("# ") and ":" in line:
                     key, _, text = line[2:].partition(":")
                     notes.setdefault(key.strip(), text.strip())

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from plsh_cli.config import catalog, check
+from plsh_cli.config import catalog, check, tables
 from plsh_cli.config.schema import FLAGS, SCHEMAS, Command
 from plsh_cli.errors import MessageError, UserError
 
@@ -26,6 +26,9 @@ def flag_overrides(command: str, flags: Mapping[str, str | None]) -> list[str]:
         if text is None:
             continue
         key = FLAGS[command][flag]
+        if annotations[key] is str:
+            lines.append(f"{key}={quote(text, bare=False)}")
+            continue
         parts = [part.strip() for part in text.split(",")]
         if "" in parts:
             raise UserError(flag, text, "must be a value, or values separated by single commas such as 10,20,40")
@@ -46,20 +49,21 @@ def compose(command: str, overrides: list[str], extra: Path | None = None) -> Co
 
 
 def load(command: str, overrides: list[str], extra: Path | None = None) -> dict[str, Any]:
-    """The composed configuration as plain values, not validated."""
+    """The composed configuration as plain values, not validated; a table file's numbers take its place."""
     from hydra import compose as hydra_compose
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     try:
         with hydra_context():
             tree = hydra_compose(command, overrides=[*overrides, *search_path(extra)])
         plain = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
         raise MessageError(f"configuration: {_first_lines(error)}") from None
     assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+    return tables.inline({str(key): value for key, value in plain.items()})
 
 
 @contextmanager
@@ -108,7 +112,7 @@ def check_overrides(command: str, overrides: list[str], extra: Path | None, *, s
             continue
         if key in groups:
             _check_option(key, override, groups[key])
-            _check_package(key, override, extra)
+            _check_experiment(command, key, override, extra)
         elif key in known and key not in _leaves(command):
             raise MessageError(
                 f"{text}: {key} is a section; set its keys, such as "
@@ -142,11 +146,19 @@ def _check_option(group: str, override: Any, options: list[str]) -> None:
             raise UserError(group, name, f"must be one of {', '.join(options)}", f"{group}=...")
 
 
-def _check_package(group: str, override: Any, extra: Path | None) -> None:
-    """An experiment file of the user's own needs the line that makes its keys the command's, not experiment.*"""
-    file = (extra or Path()) / group / f"{override.value()}.yaml"
-    if group == "experiment" and extra is not None and file.is_file():
-        first = file.read_text(encoding="utf-8").splitlines()[:1]
+def _check_experiment(command: str, group: str, override: Any, extra: Path | None) -> None:
+    """An experiment belongs to one command, and its keys must be the command's own, not experiment.*"""
+    if group != "experiment" or override.is_sweep_override():
+        return
+    name = override.value()
+    preset = next(preset for preset in reversed(catalog.experiments(extra)) if preset.name == name)
+    if preset.command not in (command, None):
+        raise MessageError(
+            f"experiment={name} is for plsh {check.spelled(preset.command)}, not plsh {check.spelled(command)}"
+        )
+    file = (extra or Path()) / group / f"{name}.yaml"
+    if extra is not None and file.is_file():
+        first = file.read_text(encoding="utf-8", errors="replace").splitlines()[:1]
         if first != ["# @package _global_"]:
             raise MessageError(
                 f"{file}: its first line must be '# @package _global_', so that its keys are the command's"
@@ -170,11 +182,15 @@ def _parse(overrides: list[str]) -> list[Any]:
     return parsed
 
 
-def quote(text: str) -> str:
-    """The text as a value of Hydra's override grammar."""
-    if re.fullmatch(r"[A-Za-z0-9_./:-]+|[+-]?[0-9.]+([eE][+-]?[0-9]+)?", text):
+def quote(text: str, *, bare: bool = True) -> str:
+    """The text as a value of Hydra's override grammar; `bare`: without quotes where they are not needed (a number stays
+    a number)."""
+    if bare and re.fullmatch(r"[A-Za-z0-9_./:-]+|[+-]?[0-9.]+([eE][+-]?[0-9]+)?", text):
         return text
-    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text) + "'"
+    if not bare and re.fullmatch(r"[A-Za-z_.][A-Za-z0-9_./-]*[/.][A-Za-z0-9_./-]*|/[A-Za-z0-9_./-]+", text):
+        return text
+    escaped = text.replace("${", "\\${")
+    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), escaped) + "'"
 
 
 def _first_lines(error: Exception) -> str:

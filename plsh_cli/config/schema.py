@@ -45,6 +45,7 @@ def _matching(pattern: str, allowed: str) -> Callable[[str], str]:
 Number = BeforeValidator(_not_text_or_bool)
 Count = Annotated[int, Number, Field(ge=1, le=2**62)]
 Seed = Annotated[int, Number, Field(ge=0, lt=2**63)]
+Seeds = Annotated[int, Number, Field(ge=1, le=100_000)]
 Positive = Annotated[float, Number, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Number, Field(gt=0, lt=1)]
 Counts = Annotated[list[Count], BeforeValidator(_as_list), Field(min_length=1), AfterValidator(_no_duplicates)]
@@ -98,7 +99,8 @@ class PlshBias(Section):
         Annotated[list[Annotated[float, Number, Field(gt=0, le=1)]], BeforeValidator(_as_list), Field(min_length=1)]
         | None
     )
-    table: Annotated[list[float], Field(min_length=1)] | Annotated[str, Field(min_length=1)] | None
+    table: Annotated[list[Annotated[float, Number]], Field(min_length=1)] | None
+    table_name: str
     pitch: Literal["real", "integer"]
     sampler: Sampler
 
@@ -130,17 +132,18 @@ class Command(Section):
 
 class ApproxSettings(Section):
     n: Counts
-    heads: Count
+    heads: Annotated[Count, Field(le=4096)]
     num_samples: Counts
-    seeds: Count
+    seeds: Seeds
     samplers: Samplers | None
     nested: bool
     norm: Literal["auto", "dense", "banded", "blocks"]
     delta: Probability
-    bootstrap: Count
+    bootstrap: Annotated[Count, Field(le=1_000_000)]
 
 
 class ApproxCommand(Command):
+    command: Literal["approx"]
     bias: PlshBias
     approx: ApproxSettings
 
@@ -159,6 +162,7 @@ class BenchMatrixSettings(Section):
 
 
 class BenchMatrixCommand(Command):
+    command: Literal["bench_matrix"]
     bench: BenchMatrixSettings
 
 
@@ -189,10 +193,11 @@ class AttnErrorSettings(Section):
         ]
         | None
     )
-    seeds: Count
+    seeds: Seeds
 
 
 class AttnErrorCommand(Command):
+    command: Literal["attn_error"]
     bias: PlshBias
     model: Model
     data: Data

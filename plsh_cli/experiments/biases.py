@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
-import numpy as np
-
 from plsh_cli.config.schema import PlshBias
 from plsh_cli.errors import UserError
 from plsh_cli.positional import kernels as families
@@ -56,27 +51,10 @@ def _power(bias: PlshBias, heads: int) -> list[Kernel]:
 
 
 def _table(bias: PlshBias, heads: int) -> list[Kernel]:
-    values = bias.table
-    name = "table" if not isinstance(values, str) else Path(values).stem
-    numbers = _read_table(values) if isinstance(values, str) else values
     try:
-        return [families.table(numbers, name)]
+        return [families.table(bias.table or [], bias.table_name)]
     except ValueError as error:
-        raise UserError("bias.table", values, str(error), "bias.table=...") from None
-
-
-def _read_table(path: str) -> np.ndarray:
-    """phi(0), phi(1), ... from a .npy file, or from a text file with white space or commas between the numbers."""
-    try:
-        if path.endswith(".npy"):
-            return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
-        text = Path(path).read_text(encoding="utf-8")
-        return np.array([float(word) for word in re.split(r"[\s,]+", text.strip())])
-    except OSError as error:
-        raise UserError("bias.table", path, f"cannot be read ({error.strerror or error})", "bias.table=...") from None
-    except (ValueError, TypeError):
-        allowed = "must hold the numbers phi(0), phi(1), ... with white space or commas between them, or be a .npy file"
-        raise UserError("bias.table", path, allowed, "bias.table=...") from None
+        raise UserError("bias.table", bias.table, str(error), "bias.table=...") from None
 
 
 def _pairs(first_name: str, first: list[float], second_name: str, second: list[float]) -> list[tuple[float, float]]:

@@ -93,19 +93,20 @@ def execute(config: Command, overrides: Sequence[str], say: Callable[[str], None
     """
     plan(config)
     check_online(config.logger)
-    folder = RunFolder.create(
-        config.out, config.command.replace("_", "-"), config.name, lambda new: _fill(new, config, overrides)
-    )
-    try:
-        tracker = Tracker.open(folder, config.logger, config.model_dump(mode="json"), config.command)
-    except BaseException:
-        shutil.rmtree(folder.path, ignore_errors=True)
-        raise
-    say(f"run: {folder.path}")
-    run = Run(folder, tracker, say)
+    opened: list[Tracker] = []
     sync: list[str | None] = []
-    with _terminable(), _recorded(folder, tracker, sync):
-        result, figures = _work(config, run)
+    with terminable() as signals:
+        folder = RunFolder.create(
+            config.out, config.command.replace("_", "-"), config.name, lambda new: _fill(new, config, overrides)
+        )
+        with _recorded(folder, opened, signals, sync):
+            try:
+                opened.append(Tracker.open(folder, config.logger, config.model_dump(mode="json"), config.command))
+            except MessageError:
+                shutil.rmtree(folder.path, ignore_errors=True)
+                raise
+            say(f"run: {folder.path}")
+            result, figures = _work(config, Run(folder, opened[0], say))
     return Outcome(folder, result, figures, sync[0])
 
 
@@ -146,56 +147,70 @@ def _work(config: Command, run: Run) -> tuple[dict[str, Any], list[Path]]:
 
 
 @contextmanager
-def _recorded(folder: RunFolder, tracker: Tracker, sync: list[str | None]) -> Iterator[None]:
-    """Write into status.json how the body ended, and close the tracker."""
+def _recorded(
+    folder: RunFolder, opened: Sequence[Tracker], signals: Sequence[str], sync: list[str | None]
+) -> Iterator[None]:
+    """Write into status.json how the body ended, and close the tracker that it opened."""
     try:
         yield
         folder.set_status("done")
-        sync.append(tracker.finish(0))
+        sync.append(opened[0].finish(0))
     except BaseException as error:
-        state, reason, code = _ending(error)
-        with suppress(OSError):
-            folder.set_status(state, reason)
-        if isinstance(error, Exception) and not isinstance(error, PlshError):
+        state, reason, code = _ending(error, signals)
+        unexpected = isinstance(error, Exception) and not isinstance(error, PlshError)
+        if folder.path.is_dir():
             with suppress(OSError):
-                folder.write_text("error.txt", traceback.format_exc())
-        with suppress(Exception):
-            tracker.finish(code)
+                folder.set_status(state, reason)
+            if unexpected and not signals:
+                with suppress(OSError):
+                    folder.write_text("error.txt", traceback.format_exc())
+        for tracker in opened:
+            with suppress(Exception):
+                tracker.finish(code)
+        if signals:
+            raise Terminated from error
         if isinstance(error, OSError) and error.errno in _DISK_TROUBLE:
             raise MessageError(
                 f"out: the run folder {folder.path} cannot be written any more ({error.strerror})"
             ) from error
-        if isinstance(error, Exception) and not isinstance(error, PlshError):
+        if unexpected:
             raise RunFailed(
                 f"run {folder.path} failed: {reason}; the traceback is in {folder.path / 'error.txt'}"
             ) from error
         raise
 
 
-def _ending(error: BaseException) -> tuple[str, str, int]:
+def _ending(error: BaseException, signals: Sequence[str]) -> tuple[str, str, int]:
+    """State, reason and exit code. A signal counts whatever it turned into on its way (an import makes it an error)."""
+    if signals:
+        return "killed", f"terminated ({signals[0]})", 143
     if isinstance(error, KeyboardInterrupt):
         return "killed", "interrupted from the keyboard (SIGINT)", 130
-    if isinstance(error, Terminated):
-        return "killed", "terminated (SIGTERM)", 143
     text = " ".join(str(error).split())
     return "failed", text if isinstance(error, PlshError) else f"{type(error).__name__}: {text}", 1
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """Within the body SIGTERM raises Terminated; only in the main thread, which signal handlers belong to."""
+def terminable() -> Iterator[list[str]]:
+    """Within the body SIGTERM and SIGHUP raise Terminated; the list given holds the names of those that came.
+
+    Only in the main thread, which signal handlers belong to.
+    """
+    came: list[str] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield came
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
+        came.append(signal.Signals(number).name)
         raise Terminated
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield
+        yield came
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _csv(rows: Sequence[Mapping[str, object]]) -> str:
@@ -211,14 +226,14 @@ def show(outcome: Outcome) -> None:
     """Print a finished run's tables, figures and how to sync it."""
     from plsh_cli import report
 
-    out = console.output()
-    for table in report.tables(outcome.result):
-        out.print(table)
-    if outcome.figures:
-        out.print(
-            f"figures: {outcome.folder.path / 'figures'} ({', '.join(sorted({file.stem for file in outcome.figures}))})"
-        )
-    out.print(f"rows: {outcome.folder.path / 'rows.csv'}")
-    if outcome.sync:
-        out.print(f"W&B was offline; to upload this run: {outcome.sync}", soft_wrap=True)
-    sys.stdout.flush()
+    with console.whole_run():
+        out = console.output()
+        for table in report.tables(outcome.result):
+            out.print(table)
+        if outcome.figures:
+            names = ", ".join(sorted({file.stem for file in outcome.figures}))
+            print(f"figures: {outcome.folder.path / 'figures'} ({names})")
+        print(f"rows: {outcome.folder.path / 'rows.csv'}")
+        if outcome.sync:
+            print(f"W&B was offline; to upload this run: {outcome.sync}")
+        sys.stdout.flush()

@@ -10,12 +10,13 @@ from pathlib import Path
 from rich.table import Table
 
 from plsh_cli import __version__, console, provenance, tracking
-from plsh_cli.config import catalog, check
+from plsh_cli.config import catalog, check, compose
 from plsh_cli.config.schema import SCHEMAS
 
 
 def listing(extra: Path | None) -> None:
     """Print every command with its groups, options and experiments."""
+    compose.search_path(extra)
     out = console.output()
     groups = catalog.groups(extra)
     presets = catalog.experiments(extra)

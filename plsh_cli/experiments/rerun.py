@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from plsh_cli import rundir
-from plsh_cli.config import check
+from plsh_cli.config import check, tables
 from plsh_cli.config.schema import SCHEMAS, Command
-from plsh_cli.errors import MessageError
+from plsh_cli.errors import MessageError, PlshError
 from plsh_cli.rundir import RunFolder
 
 
@@ -45,17 +45,21 @@ def load(folder: RunFolder) -> tuple[Command, list[str]]:
     except (OSError, YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
         raise MessageError(f"run {folder.path} cannot be read: {' '.join(str(error).split())}") from None
     command = plain.get("command") if isinstance(plain, dict) else None
-    if command not in SCHEMAS:
+    if not isinstance(command, str) or command not in SCHEMAS:
         raise MessageError(f"run {folder.path} is of command {command!r}, which this version does not have")
-    return check.validate(command, plain), overrides
+    try:
+        return check.validate(command, tables.inline(plain)), overrides
+    except PlshError as error:
+        raise MessageError(f"run {folder.path}: its config.yaml does not fit this version: {error}") from None
 
 
-def finished_rows(folder: RunFolder) -> list[dict[str, object]]:
-    """A finished run's rows. MessageError where it has none."""
+def finished_rows(folder: RunFolder) -> list[dict[str, object]] | None:
+    """A finished run's rows; None where it has none, or none that can be read."""
     status, result = folder.status() or {}, rundir.read_json(folder.path / "result.json")
-    if status.get("state") != "done" or result is None:
-        raise MessageError(f"run {folder.path} has no result to compare with (state: {status.get('state', 'unknown')})")
-    return list(result["rows"])
+    rows = (result or {}).get("rows")
+    if status.get("state") != "done" or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        return None
+    return rows
 
 
 def compare(before: Sequence[Mapping[str, object]], after: Sequence[Mapping[str, object]]) -> Comparison:
@@ -83,15 +87,12 @@ def _difference(old: object, new: object) -> float | None:
         )
     if old == new and type(old) is type(new):
         return 0.0
-    if (
-        isinstance(old, (int, float))
-        and isinstance(new, (int, float))
-        and not isinstance(old, bool)
-        and not isinstance(new, bool)
-    ):
-        scale = max(abs(old), abs(new))
-        return abs(old - new) / scale if scale and math.isfinite(scale) else 0.0
-    return None
+    if type(old) is not type(new) or not isinstance(old, (int, float)) or isinstance(old, bool):
+        return None
+    assert isinstance(new, (int, float))
+    if not math.isfinite(old) or not math.isfinite(new):
+        return None
+    return abs(old - new) / max(abs(old), abs(new))
 
 
 def why(before: RunFolder, after: RunFolder) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from plsh_cli import console, rundir
-from plsh_cli.config import check
+from plsh_cli.config import check, tables
 from plsh_cli.config.compose import config_hash, hydra_context, search_path
 from plsh_cli.errors import MessageError, PlshError
 from plsh_cli.experiments import harness
@@ -50,7 +50,7 @@ def sweep(command: str, overrides: Sequence[str], extra: Path | None) -> list[Jo
     ]
     task = functools.partial(_job, command=command, sweep_id=sweep_id)
     try:
-        with hydra_context():
+        with harness.terminable(), hydra_context():
             batches = GlobalHydra.instance().hydra.multirun(
                 command, task, [*overrides, *ours], with_log_configuration=False
             )
@@ -71,16 +71,13 @@ def sweep(command: str, overrides: Sequence[str], extra: Path | None) -> list[Jo
 
 def show(jobs: Sequence[Job]) -> None:
     """Print one line per job and the counts."""
-    out = console.output()
     for job in jobs:
-        out.print(
-            f"{job.state:8s}{' '.join(job.overrides)}  {job.run or ''}{'  ' + job.reason if job.reason else ''}",
-            markup=False,
-        )
+        reason = f"  {job.reason}" if job.reason else ""
+        console.say(f"{job.state:8s}{' '.join(job.overrides)}  {job.run or ''}{reason}")
     counts = {state: sum(job.state == state for job in jobs) for state in ("done", "skipped", "failed")}
     if len(jobs) == 1:
-        out.print("one combination only: values to sweep over are given as key=a,b (a flag's list is one value)")
-    out.print(f"sweep of {len(jobs)} jobs: {', '.join(f'{count} {state}' for state, count in counts.items())}")
+        console.say("one combination only: values to sweep over are given as key=a,b (a flag's list is one value)")
+    console.say(f"sweep of {len(jobs)} jobs: {', '.join(f'{count} {state}' for state, count in counts.items())}")
 
 
 def _job(tree: Any, *, command: str, sweep_id: str) -> Job:
@@ -94,23 +91,23 @@ def _job(tree: Any, *, command: str, sweep_id: str) -> Job:
     def say(text: str) -> None:
         nonlocal run
         run = text.removeprefix("run: ") if text.startswith("run: ") else run
-        print(text, flush=True)
+        console.say(text)
 
-    print(f"job: {' '.join(overrides)}", flush=True)
+    console.say(f"job: {' '.join(overrides)}")
     try:
         plain = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
         assert isinstance(plain, dict)
         if plain["logger"]["group"] is None:
             plain["logger"]["group"] = sweep_id
-        config = check.validate(command, plain)
+        config = check.validate(command, tables.inline(plain))
         before = rundir.finished(config.out, command.replace("_", "-"), config_hash(config))
         if before is not None:
             return Job(overrides, "skipped", str(before.path), "done before")
         outcome = harness.execute(config, overrides, say)
         return Job(overrides, "done", str(outcome.folder.path), None)
     except PlshError as error:
-        print(f"job failed: {error}", flush=True)
+        console.say(f"job failed: {error}")
         return Job(overrides, "failed", run, str(error))
     except Exception as error:
-        print(f"job failed: {type(error).__name__}: {error}", flush=True)
+        console.say(f"job failed: {type(error).__name__}: {error}")
         return Job(overrides, "failed", run, f"{type(error).__name__}: {error}")

@@ -57,6 +57,8 @@ def test_every_group_option_composes_in_every_command_that_has_the_group():
         (["aprox.heads=3"], ["unknown key aprox.heads", "approx.heads"]),
         (["+foo=1"], ["unknown key foo"]),
         (["bias=foo"], ["bias = foo", "plsh"]),
+        (["command=attn_error"], ["command = attn_error", "approx"]),
+        (["approx.seeds=1e9"], ["approx.seeds", "at most"]),
         (["bias=null"], ["bias = None", "plsh"]),
         (["experiment=paper_matrx"], ["experiment = paper_matrx", "paper_matrix"]),
         (["approx.seeds=3", "approx.seeds=4"], ["approx.seeds is given twice"]),
@@ -96,7 +98,7 @@ def test_flags_are_only_sugar():
 
 
 @pytest.mark.parametrize(
-    "text", ["plain", "with space", "it's", "back\\slash", "back\\'quote", "tail\\", "a,b", "{x}", "[y]", "k=v"]
+    "text", ["plain", "with space", "it's", "back\\slash", "back\\'quote", "tail\\", "a,b", "{x}", "[y]", "k=v", "${z}"]
 )
 def test_quoting_survives_the_override_grammar(text):
     assert compose.compose("approx", [f"out={compose.quote(text)}"]).out == text

@@ -233,6 +233,9 @@ def show(outcome: Outcome) -> None:
         if outcome.figures:
             names = ", ".join(sorted({file.stem for file in outcome.figures}))
             print(f"figures: {outcome.folder.path / 'figures'} ({names})")
+        failed = outcome.folder.path / "figures" / "failed.txt"
+        if failed.exists():
+            print(f"some figures could not be drawn: {failed}")
         print(f"rows: {outcome.folder.path / 'rows.csv'}")
         if outcome.sync:
             print(f"W&B was offline; to upload this run: {outcome.sync}")

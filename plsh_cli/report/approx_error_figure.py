@@ -18,6 +18,7 @@ from plsh_cli.report.style import EndLabel
 from plsh_cli.report.text import Row, evenly, kernel_name, seeds_text
 
 SHOWN_LINES = 3
+NUMBER = re.compile(r"=(\d+(?:\.\d*)?(?:e[+-]?\d+)?)(?=[,)])")
 DASHES = {"linestyle": (0, (4, 2)), "linewidth": 1.1}
 
 
@@ -75,7 +76,8 @@ def symbol(row: Row) -> str:
     """How a row's kernel is called in a figure: "σ = 16", or its label with short numbers."""
     if row.get("sigma") is not None:
         return f"σ = {kernel_name(row)}"
-    return re.sub(r"=([0-9.e+-]+)", lambda number: f"={float(number[1]):.3g}", str(row["kernel"]))
+    short = re.sub(NUMBER, lambda number: f"={float(number[1]):.3g}", str(row["kernel"]))
+    return style.plain(short)
 
 
 def _lines(rows: Sequence[Row]) -> tuple[list[Line], str]:
@@ -114,7 +116,8 @@ def _draw_panel(axis: Axes, panel: Panel, lines: Sequence[Line]) -> None:
     axis.set_yscale("log")
     style.log_x(axis, [row["num_samples"] for line in lines for row in line.rows])
     shown: list[float] = []
-    for index, line in enumerate(lines):
+    bounded = [line for line in lines if any(panel.limit(row) for row in line.rows)]
+    for line in lines:
         points = [row for row in line.rows if row[panel.field]]
         x, y = (np.array([row[key] for row in points], dtype=float) for key in ("num_samples", panel.field))
         half = np.array([row[f"{panel.field}_ci95"] or 0.0 for row in points])
@@ -124,11 +127,12 @@ def _draw_panel(axis: Axes, panel: Panel, lines: Sequence[Line]) -> None:
             x * line.aside, y, ends, color=line.colour, marker=line.marker, capsize=2.5, elinewidth=1.0, zorder=3
         )
         limits = [(row["num_samples"], panel.limit(row)) for row in line.rows if panel.limit(row)]
-        if limits and (panel.relative or index == 0):
+        if limits and (panel.relative or line is bounded[0]):
             # A line through one point would not be seen: it is drawn as a dash.
             dash = {"marker": "_", "markersize": 16.0} if len(limits) == 1 else {}
             axis.plot(*zip(*limits, strict=True), color=line.colour if panel.relative else style.INK, **DASHES, **dash)
-        shown += [*y, *(limit for _, limit in limits)]
+            shown += [limit for _, limit in limits]
+        shown += [*y]
     _finish(axis, panel, lines, shown)
 
 

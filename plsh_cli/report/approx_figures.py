@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +23,30 @@ from plsh_cli.report.text import Row, seeds_text
 ROUNDING = 1e-12  # differences of matrix entries up to here are rounding
 
 
-def draw(run_path: Path, result: Mapping[str, Any]) -> list[Path]:
-    """Draw error (one per n), picture, block_sizes, and gain where several samplers were compared."""
-    rows, folder = result["rows"], run_path / "figures"
-    files: list[Path] = []
-    with style.look():
-        sizes = list(dict.fromkeys(row["n"] for row in rows))
-        for n in sizes:
-            name = "error" if len(sizes) == 1 else f"error_n{n}"
-            files += style.save(error_figure([row for row in rows if row["n"] == n]), folder, name)
-        # Both are of the first sampler: the picture of the first seed, the block sizes of all seeds.
-        with np.load(run_path / "picture.npz") as arrays:
-            draws = f"seed {rows[0]['seed_first']}{_sampler(rows)}"
-            files += style.save(_picture(arrays, draws), folder, "picture")
-        with np.load(run_path / "block_sizes.npz") as arrays:
-            draws = f"{seeds_text(rows[0])}{_sampler(rows)}"
-            files += style.save(_block_sizes(arrays, draws), folder, "block_sizes")
-        gains = [
-            gain for gain in result["summary"]["gains"] if gain["n"] == sizes[0] and gain["gain_spectral"] is not None
-        ]
-        if gains:
-            files += style.save(gain_figure(gains, rows), folder, "gain")
-    return files
+def figures(run_path: Path, result: Mapping[str, Any]) -> dict[str, Callable[[], Figure]]:
+    """How to draw error (one per n), picture, block_sizes, and gain where several samplers were compared, by name."""
+    rows = result["rows"]
+    sizes = list(dict.fromkeys(row["n"] for row in rows))
+    made: dict[str, Callable[[], Figure]] = {}
+    for n in sizes:
+        name = "error" if len(sizes) == 1 else f"error_n{n}"
+        made[name] = partial(error_figure, [row for row in rows if row["n"] == n])
+    # Both are of the first sampler: the picture of the first seed, the block sizes of all seeds.
+    made["picture"] = partial(
+        _from_arrays, _picture, run_path / "picture.npz", f"seed {rows[0]['seed_first']}{_sampler(rows)}"
+    )
+    made["block_sizes"] = partial(
+        _from_arrays, _block_sizes, run_path / "block_sizes.npz", f"{seeds_text(rows[0])}{_sampler(rows)}"
+    )
+    gains = [gain for gain in result["summary"]["gains"] if gain["n"] == sizes[0] and gain["gain_spectral"] is not None]
+    if gains:
+        made["gain"] = partial(gain_figure, gains, rows)
+    return made
+
+
+def _from_arrays(make: Callable[[Mapping[str, np.ndarray], str], Figure], file: Path, draws: str) -> Figure:
+    with np.load(file) as arrays:
+        return make(arrays, draws)
 
 
 def _sampler(rows: Sequence[Row]) -> str:
@@ -155,6 +159,5 @@ def _top(panel: Axes, edges: np.ndarray, measured: np.ndarray, exact: np.ndarray
 
 def _pretty(label: str) -> str:
     """A kernel's label as a heading: "alibi(sigma=16)" as "ALiBi, σ = 16 tokens"."""
-    if label.startswith("alibi(sigma="):
-        return f"ALiBi, σ = {float(label.removeprefix('alibi(sigma=').removesuffix(')')):.4g} tokens"
-    return label
+    alibi = re.fullmatch(r"alibi\(sigma=([\d.]+(?:e[+-]?\d+)?)\)", label)
+    return f"ALiBi, σ = {float(alibi[1]):.4g} tokens" if alibi else style.plain(label)

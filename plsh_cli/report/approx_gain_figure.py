@@ -70,4 +70,5 @@ def _gain_line(panel: Axes, line: Sequence[Mapping[str, Any]], norm: str, colour
     low, high = (
         np.array([gain[f"gain_{norm}_{end}"] or gain[f"gain_{norm}"] for gain in line]) for end in ("low", "high")
     )
-    panel.errorbar(x, y, [y - low, high - y], color=colour, marker="o", capsize=3)
+    # A bootstrap interval can miss the value by rounding.
+    panel.errorbar(x, y, [np.maximum(y - low, 0.0), np.maximum(high - y, 0.0)], color=colour, marker="o", capsize=3)

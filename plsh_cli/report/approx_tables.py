@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
 from plsh_cli.report.text import (
+    TABLE_WIDTH,
     Row,
+    Sheet,
     evenly,
     few_seeds,
-    fits,
     interval,
     kernel_name,
     mean_ci,
-    new_table,
     number,
     seeds_text,
 )
@@ -39,7 +39,7 @@ class Column:
         return self.name.replace("\n", " ")
 
 
-def tables(result: Mapping[str, Any]) -> list[Table]:
+def tables(result: Mapping[str, Any]) -> list[RenderableType]:
     """Errors beside their bounds, widths and cost, slopes, violated bounds if any, and gains if there are samplers."""
     rows, summary = result["rows"], result["summary"]
     kernels = list(dict.fromkeys(row["kernel"] for row in rows))
@@ -64,31 +64,55 @@ def _keys(rows: Sequence[Row]) -> list[tuple[str, Callable[[Row], str]]]:
     return found
 
 
-def _with_keys(
-    title: str, rows: Sequence[Row], columns: Sequence[Column], notes: Sequence[str], expendable: Sequence[str]
-) -> Table:
+@dataclass(frozen=True)
+class Fitted:
     """A table of rows under their keys, without empty columns; its caption explains the columns that it has.
 
-    Columns named in `expendable` are left out, in that order, until it fits, and the caption says so.
+    Columns named in `expendable` are left out, in that order, until it fits, and the caption says so. Where that is
+    not enough, none is left out and it is printed as several tables.
     """
-    filled = [column for column in columns if any(column.cell(row) != "-" for row in rows)]
-    for count in range(len(expendable) + 1):
-        names = {column.name for column in filled} - set(expendable[:count])
-        shown = [column for column in filled if column.name in names and (not column.needs or column.needs in names)]
-        left_out = [column.plain_name for column in filled if column not in shown]
-        table = _filled_table(title, rows, shown, _caption(shown, left_out, notes))
-        if fits(table):
-            break
-    return table
 
+    title: str
+    rows: Sequence[Row]
+    columns: Sequence[Column]
+    notes: Sequence[str]
+    expendable: Sequence[str]
 
-def _filled_table(title: str, rows: Sequence[Row], columns: Sequence[Column], caption: str) -> Table:
-    keys = _keys(rows)
-    every = [*keys, ("s", lambda row: f"{row['num_samples']:,}"), *((column.name, column.cell) for column in columns)]
-    table = new_table(title, [name for name, _ in every], caption or None, text_columns=len(keys))
-    for row in rows:
-        table.add_row(*(cell(row) for _, cell in every), end_section=row["num_samples"] == rows[-1]["num_samples"])
-    return table
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.sheet(min(options.max_width, TABLE_WIDTH))
+
+    def sheet(self, width: int) -> Sheet:
+        """The table for this many characters."""
+        filled = [column for column in self.columns if any(column.cell(row) != "-" for row in self.rows)]
+        for count in range(len(self.expendable) + 1):
+            names = {column.name for column in filled} - set(self.expendable[:count])
+            shown = [
+                column for column in filled if column.name in names and (not column.needs or column.needs in names)
+            ]
+            sheet = self._sheet(shown, [column.plain_name for column in filled if column not in shown])
+            if sheet.fits(width):
+                return sheet
+        names = {column.name for column in filled}
+        shown = [column for column in filled if not column.needs or column.needs in names]
+        return self._sheet(shown, [column.plain_name for column in filled if column not in shown])
+
+    def _sheet(self, columns: Sequence[Column], left_out: Sequence[str]) -> Sheet:
+        keys = _keys(self.rows)
+        every = [
+            *keys,
+            ("s", lambda row: f"{row['num_samples']:,}"),
+            *((column.name, column.cell) for column in columns),
+        ]
+        last = self.rows[-1]["num_samples"]
+        return Sheet(
+            self.title,
+            [name for name, _ in every],
+            [[cell(row) for _, cell in every] for row in self.rows],
+            _caption(columns, left_out, self.notes),
+            keys=len(keys) + 1,
+            text_columns=len(keys),
+            section_ends={index for index, row in enumerate(self.rows) if row["num_samples"] == last},
+        )
 
 
 def _caption(shown: Sequence[Column], left_out: Sequence[str], notes: Sequence[str]) -> str:
@@ -97,13 +121,13 @@ def _caption(shown: Sequence[Column], left_out: Sequence[str], notes: Sequence[s
     return "\n".join(line for line in (meanings, *notes, dropped) if line)
 
 
-def _errors(rows: Sequence[Row], summary: Row, left_out: str) -> Table:
+def _errors(rows: Sequence[Row], summary: Row, left_out: str) -> Fitted:
     first = rows[0]
     size = f"n={first['n']:,}, " if len({row["n"] for row in rows}) == 1 else ""
     sampler = f"{first['sampler']} draws, " if len({row["sampler"] for row in rows}) == 1 else ""
     spread = "± is the 95 % t interval over seeds" if first["seeds"] > 1 else "one seed, so no interval"
     title = f"M~ against L*: {size}{sampler}{first['pitch']} widths, means over {seeds_text(first)}, {spread}{left_out}"
-    return _with_keys(
+    return Fitted(
         title,
         rows,
         [
@@ -135,7 +159,7 @@ def _errors(rows: Sequence[Row], summary: Row, left_out: str) -> Table:
             ),
         ],
         [_bounds_line(rows, summary), few_seeds(first)],
-        ["s for\n10 %", "tail\nprob.", "relative\nto L*"],
+        ["s for\n10 %", "tail\nprob."],
     )
 
 
@@ -158,10 +182,10 @@ def _bounds_line(rows: Sequence[Row], summary: Row) -> str:
     )
 
 
-def _costs(rows: Sequence[Row]) -> Table:
+def _costs(rows: Sequence[Row]) -> Fitted:
     title = "widths and cost: tokens, and pairs scored per token, means over seeds"
     summed = "pairs summed over draws"
-    return _with_keys(
+    return Fitted(
         title,
         rows,
         [
@@ -198,7 +222,7 @@ def _costs(rows: Sequence[Row]) -> Table:
     )
 
 
-def _slopes(rows: Sequence[Row], summary: Row) -> Table:
+def _slopes(rows: Sequence[Row], summary: Row) -> Sheet:
     sigma = {row["kernel"]: row["sigma"] for row in rows}
     slopes = {
         (one["kernel"], one["n"], one["sampler"], one["norm"]): one
@@ -211,37 +235,35 @@ def _slopes(rows: Sequence[Row], summary: Row) -> Table:
     title = "log-log slope of error against s, fitted per seed, mean ± 95 % t interval over seeds"
     columns = [*(name for name, _ in keys), "spectral norm", "max norm", "theory", "note"]
     caption = "theory: -1/2 for i.i.d. draws" + (f"\n{few_seeds(rows[0])}" if few_seeds(rows[0]) else "")
-    table = new_table(title, columns, caption, text_columns=len(keys))
+    lines = []
     for name in named:
         pair = [slopes[name["kernel"], name["n"], name["sampler"], norm] for norm in ("spectral", "max")]
         notes = "; ".join(dict.fromkeys(one["note"] for one in pair if one["note"]))
-        table.add_row(
-            *(cell(name) for _, cell in keys),
-            *(mean_ci(one["slope"], one["slope_ci95"]) for one in pair),
-            number(pair[0]["theory"], 1),
-            notes,
-        )
-    return table
+        means = [mean_ci(one["slope"], one["slope_ci95"]) for one in pair]
+        lines.append([*(cell(name) for _, cell in keys), *means, number(pair[0]["theory"], 1), notes])
+    return Sheet(title, columns, lines, caption, keys=len(keys), text_columns=len(keys))
 
 
-def _flagged(summary: Row) -> Table:
+def _flagged(summary: Row) -> Sheet:
     title = "violated bounds, with the probability that the bound allowed"
-    table = new_table(title, ["kernel", "n", "s", "seed", "bound", "measured", "limit", "allowed probability"])
-    for one in summary["flagged"]:
-        table.add_row(
-            one["kernel"],
+    columns = ["kernel", "n", "s", "seed", "bound", "measured", "limit", "allowed\nprobability"]
+    lines = [
+        [
+            str(one["kernel"]),
             f"{one['n']:,}",
             f"{one['num_samples']:,}",
             str(one["seed"]),
-            one["bound"],
+            str(one["bound"]),
             number(one["measured"]),
             number(one["limit"]),
             number(one["allowed_probability"], 2),
-        )
-    return table
+        ]
+        for one in summary["flagged"]
+    ]
+    return Sheet(title, columns, lines, keys=4)
 
 
-def _gains(rows: Sequence[Row], summary: Row) -> Table:
+def _gains(rows: Sequence[Row], summary: Row) -> Fitted:
     sigma = {row["kernel"]: row["sigma"] for row in rows}
     gains = [{**one, "sigma": sigma[one["kernel"]]} for one in summary["gains"] if one["kernel"] in sigma]
     samplers = list(dict.fromkeys(one["sampler"] for one in gains))
@@ -250,7 +272,7 @@ def _gains(rows: Sequence[Row], summary: Row) -> Table:
         f"means over {gains[0]['seeds']} seeds (bootstrap 95 % interval)"
     )
     basis = gains[0]["samples_basis"].partition(" (")[0]
-    return _with_keys(
+    return Fitted(
         title,
         gains,
         [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,15 @@ SHOWN_LAYERS = 5
 DASHES = {"color": style.INK, "linestyle": (0, (4, 2)), "linewidth": 1.1}
 
 
-def draw(run_path: Path, result: Mapping[str, Any]) -> list[Path]:
-    """Draw output_error (against s, per layer), and head_error (against sigma) where heads differ in sigma."""
-    rows, folder = result["rows"], run_path / "figures"
+def figures(run_path: Path, result: Mapping[str, Any]) -> dict[str, Callable[[], Figure]]:
+    """How to draw output_error (against s, per layer), and head_error (against sigma) where heads differ in sigma."""
+    rows = result["rows"]
     layers = evenly(sorted({row["layer"] for row in rows}), SHOWN_LAYERS)
     colours = dict(zip(layers, style.shades(style.BIAS_COLOURS["plsh"], len(layers)), strict=True))
-    with style.look():
-        files = style.save(_against_draws(rows, colours), folder, "output_error")
-        if len({row["sigma"] for row in rows if row["head"] is not None} - {None}) > 1:
-            files += style.save(_against_sigma(rows, colours), folder, "head_error")
-    return files
+    made: dict[str, Callable[[], Figure]] = {"output_error": partial(_against_draws, rows, colours)}
+    if len({row["sigma"] for row in rows if row["head"] is not None} - {None}) > 1:
+        made["head_error"] = partial(_against_sigma, rows, colours)
+    return made
 
 
 def _against_draws(rows: Sequence[Row], colours: Mapping[int, Any]) -> Figure:

@@ -25,6 +25,7 @@ MARKERS = ("o", "s", "^", "D", "v")
 
 WIDTH = 5.0  # inches: text of 10 points is 11 px high where the figure is shown 400 px wide
 PNG_DPI = 200
+LONGEST_NAME = 48  # characters of a name from data
 
 _RC = {
     "font.size": 10.0,
@@ -79,10 +80,21 @@ def save(made: Figure, folder: Path, name: str) -> list[Path]:
     written = []
     for ending, options in (("png", {"dpi": PNG_DPI}), ("svg", {"metadata": {"Date": None}})):
         partial, target = folder / f".{name}.{ending}", folder / f"{name}.{ending}"
-        made.savefig(partial, format=ending, **options)
-        partial.replace(target)
+        try:
+            made.savefig(partial, format=ending, **options)
+            partial.replace(target)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
         written.append(target)
     return written
+
+
+def plain(text: str) -> str:
+    """A text from data for a figure: on one line, not too long, its dollars no mathematics."""
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    line = line if len(line) <= LONGEST_NAME else f"{line[: LONGEST_NAME - 1]}…"
+    return line.replace("$", r"\$")
 
 
 def shades(colour: str, count: int) -> list[tuple[float, float, float]]:
@@ -117,9 +129,9 @@ def label_ends(labels: Mapping[Axes, Sequence[EndLabel]]) -> None:
 
 def _label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
     size = matplotlib.rcParams["legend.fontsize"]
-    points = [
-        tuple(axes.transAxes.inverted().transform(axes.transData.transform((label.x, label.y)))) for label in labels
-    ]
+    to_axes = axes.transData + axes.transAxes.inverted()
+    # A label of something far outside the axes would take all room: it stays at their edge.
+    points = [tuple(np.clip(np.nan_to_num(to_axes.transform((label.x, label.y))), 0.0, 1.0)) for label in labels]
     gap = 1.15 * size / 72 * axes.get_figure().dpi / axes.get_window_extent().height
     for label, point, height in zip(labels, points, spread([point[1] for point in points], gap), strict=True):
         arrow = {
@@ -215,6 +227,9 @@ def plain_log_y(axes: Axes) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = axes.get_ylim()
+    if high < 1.5 * low:  # values that differ by rounding only
+        low, high = low / 2, high * 2
+        axes.set_ylim(low, high)
     steps = {5.0: (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0), 10.0: (1.0, 2.0, 3.0, 5.0), 100.0: (1.0, 2.0, 5.0)}
     axes.yaxis.set_major_locator(
         LogLocator(subs=next((subs for span, subs in steps.items() if high < span * low), (1.0,)))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 Row = Mapping[str, Any]
-TABLE_WIDTH = 100  # characters
+TABLE_WIDTH = 100  # characters, at most
+FOLDING = {"note", "bound"}  # columns of text beside those of keys
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -47,26 +50,76 @@ def kernel_name(row: Row) -> str:
     return f"{row['sigma']:.4g}" if row.get("sigma") is not None else str(row["kernel"])
 
 
-def new_table(title: str, columns: Sequence[str], caption: str | None = None, text_columns: int = 1) -> Table:
-    """An empty table in the common look; the first `text_columns` columns are flush left, the others right."""
-    table = Table(
-        title=title,
-        caption=caption,
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1),
-        pad_edge=False,
-        title_justify="left",
-        caption_justify="left",
-        title_style="bold",
-    )
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="left" if index < text_columns else "right", no_wrap=True)
-    return table
+@dataclass(frozen=True)
+class Sheet:
+    """A table as plain text, set when it is printed: in several tables, one below the other, where it is too wide.
+
+    The first `keys` columns are repeated in each of them. The first `text_columns` columns are flush left.
+    Numbers are never cut: text folds before them, and they fold only where even one column has no room.
+    """
+
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+    keys: int = 1
+    text_columns: int = 1
+    section_ends: Collection[int] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        made = self.tables(options.max_width)
+        made[0].title = Text(self.title, style="bold")
+        caption = Text(self.caption, style="table.caption")
+        if len(made) == 1:
+            made[0].caption = caption if self.caption else None
+        yield from made
+        if len(made) > 1 and self.caption:
+            yield caption  # the last table can be too narrow for it
+
+    def fits(self, width: int) -> bool:
+        """Whether it needs no more than this many characters as one table."""
+        return _width(self._table(range(len(self.headers)))) <= width
+
+    def tables(self, width: int) -> list[Table]:
+        """The tables to print, each at most this wide, without title and caption."""
+        for fold in (None, max(8, width // 3)):
+            groups = self._groups(width, fold)
+            made = [self._table(group, fold) for group in groups]
+            if all(_width(table) <= width for table in made):
+                break
+        else:
+            made = [self._table(group, fold, no_wrap=False) for group in groups]
+        return made
+
+    def _groups(self, width: int, fold: int | None) -> list[list[int]]:
+        """Which columns stand in which table: as many as have room, always at least one beside the keys."""
+        keys = list(range(self.keys))
+        groups = [list(keys)]
+        for column in range(self.keys, len(self.headers)):
+            if len(groups[-1]) > len(keys) and _width(self._table([*groups[-1], column], fold)) > width:
+                groups.append(list(keys))
+            groups[-1].append(column)
+        return groups
+
+    def _table(self, columns: Sequence[int], fold: int | None = None, no_wrap: bool = True) -> Table:
+        """These columns as a table; with `fold`, text columns are at most so wide."""
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, title_justify="left", caption_justify="left")
+        for column in columns:
+            text = column < self.text_columns or self.headers[column] in FOLDING
+            table.add_column(
+                Text(self.headers[column]),
+                justify="left" if column < self.text_columns else "right",
+                no_wrap=no_wrap and not (text and fold),
+                overflow="fold",
+                max_width=fold if text else None,
+            )
+        for index, row in enumerate(self.rows):
+            table.add_row(*(Text(row[column]) for column in columns), end_section=index in self.section_ends)
+        return table
 
 
-def fits(table: Table) -> bool:
-    """Whether a table needs no more than TABLE_WIDTH characters."""
-    return Console(width=10 * TABLE_WIDTH).measure(table).maximum <= TABLE_WIDTH
+def _width(table: Table) -> int:
+    return Console(width=10_000).measure(table).maximum
 
 
 def evenly(items: Sequence[Any], most: int) -> list[Any]:

@@ -86,9 +86,9 @@ def bench_run(folder: Path) -> dict[str, Any]:
     return write(folder, "bench_matrix", rows, {}, timing)
 
 
-def printed(result: dict[str, Any]) -> str:
-    """The tables as they look on a terminal of 100 columns."""
-    console = Console(width=100, highlight=False, force_terminal=False)
+def printed(result: dict[str, Any], width: int = 100) -> str:
+    """The tables as they look on a terminal of this many columns."""
+    console = Console(width=width, highlight=False, force_terminal=False)
     with console.capture() as capture:
         for table in report.tables(result):
             console.print(table)

@@ -33,6 +33,15 @@ def test_a_command_of_the_readme(plsh, command):
     assert done.code == 0, done.text
 
 
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL))
+def test_a_program_of_the_readme(code):
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert names["out"].shape == (1, 8, 1024, 64)
+    names["out"].sum().backward()
+    assert names["q"].grad.isfinite().all()
+
+
 @pytest.mark.parametrize("path", re.findall(r"!\[[^\]]*\]\(([^)]+)\)", TEXT))
 def test_a_figure_of_the_readme(path):
     assert (ROOT / path).stat().st_size > 1000

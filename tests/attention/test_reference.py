@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from plsh_cli.attention.reference import dense_attention
+from plsh_cli.attention.bias import Alibi
+from plsh_cli.attention.reference import dense_attention, reference_attention
 
 TINY = 1e-12
 
@@ -155,6 +156,40 @@ def test_lse_weighted_merge_of_masks_is_attention_under_their_mean():
     torch.testing.assert_close(merged, out, rtol=TINY, atol=TINY)
     torch.testing.assert_close(lses.logsumexp(0) - math.log(2), lse, rtol=TINY, atol=TINY)
     assert float((outs.mean(0) - out).abs().max()) > 0.05
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_stays_with_the_pairs_that_count(which, value):
+    # Position 4 sees, and is seen by, positions 4 and 5 only.
+    weights = alibi(2, 9, 9)
+    weights[:, 4] = weights[:, :, 4] = 0.0
+    weights[:, 4:6, 4] = weights[:, 4, 4:6] = 1.0
+    results = []
+    for wrong in (0.0, value):
+        x = [normal(2, 9, 5, seed=seed) for seed in range(3)]
+        x[which][:, 4] = wrong
+        x = [y.requires_grad_() for y in x]
+        out, lse = dense_attention(*x, weights, causal=False, scale=1.0)
+        loss = out.square().sum() + lse.sum()
+        results.append([out.detach(), *torch.autograd.grad(loss, x)])
+    touched = {0: [4], 1: [4, 5], 2: [4, 5]}[which]
+    others = [i for i in range(9) if i not in touched]
+    torch.testing.assert_close(results[1][0][:, others], results[0][0][:, others], rtol=TINY, atol=TINY)
+    assert not bool(results[1][0][:, touched].isfinite().all(-1).any())
+    # Row 5 sees all positions: where it is touched, so are all gradients of k and v.
+    clean = {0: [0, 1, 2, 3, 6, 7, 8], 1: [], 2: []}[which]
+    for one, other in zip(results[1][2:], results[0][2:], strict=True):
+        torch.testing.assert_close(one[:, clean], other[:, clean], rtol=TINY, atol=TINY)
+    torch.testing.assert_close(results[1][1][:, others], results[0][1][:, others], rtol=TINY, atol=TINY)
+
+
+def test_a_decay_does_not_underflow_a_million_tokens_away():
+    q, k, v = normal(1, 2, 1, 5), normal(1, 2, 3, 5, seed=1), normal(1, 2, 3, 5, seed=2)
+    out, lse = reference_attention(q, k, v, Alibi(2.0), scale=1.0, q_offset=1_000_000)
+    logits = q @ k.mT + torch.tensor([-1.0, -0.5, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(out, logits.softmax(-1) @ v, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(lse, logits.logsumexp(-1) - 499_999.0, rtol=TINY, atol=0.0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ Fields (means are over seeds; *_ci95 is the half-width of the 95 % t interval ov
 - for i.i.d. draws bound_max = eps(s, n, delta); with ALiBi also bound_expectation (on E ||M~ - L*||_2, up to a constant
   of the paper), bound_expectation_ratio (measured mean over bound), tail_probability (at each seed's error, clipped at
   1; the smallest over seeds, the one that can be violated), rule_of_thumb_samples (s for an error of 0.1 ||L*||_2)
-- norm_method (dense | banded | blocks), norm_residual_relative (largest certified error of a spectral error, relative)
+- norm_method (dense | banded | blocks), norm_residual_relative (largest over seeds: an
+  eigenvalue of M~ - L* lies within this fraction of spectral_error; see norms.spectral_norm)
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from rich.table import Table
 from plsh_cli import __version__, console, provenance, tracking
 from plsh_cli.config import catalog, check, compose
 from plsh_cli.config.schema import SCHEMAS
+from plsh_cli.experiments.memory import gibibytes
 
 
 def listing(extra: Path | None) -> None:
@@ -48,7 +49,8 @@ def doctor() -> None:
     table.add_row("python", str(environment["python"]))
     table.add_row("platform", str(environment["platform"]))
     table.add_row("processor", f"{environment['processor']}, {environment['cores']} cores")
-    table.add_row("memory", _gibibytes(provenance.memory_bytes()))
+    memory = provenance.memory_bytes()
+    table.add_row("memory", "unknown" if memory is None else gibibytes(memory))
     for name in provenance.PACKAGES:
         table.add_row(name, provenance.version(name) or "not installed")
     for name, text in {**_devices(), **_backends(), **_wandb(), **_folders()}.items():
@@ -100,9 +102,5 @@ def _folders() -> dict[str, str]:
     return {
         "configuration": str(catalog.conf_dir()),
         "runs": str(Path("runs").resolve()),
-        "asset cache": f"{cache} ({_gibibytes(held)} used; ready: {', '.join(ready) or 'nothing'})",
+        "asset cache": f"{cache} ({gibibytes(held)} used; ready: {', '.join(ready) or 'nothing'})",
     }
-
-
-def _gibibytes(count: int | None) -> str:
-    return "unknown" if count is None else f"{count / 2**30:.1f} GiB"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 from toy import TOY
 
@@ -79,3 +81,18 @@ def test_wrong_keys_are_refused_before_any_job(plsh, tmp_path):
     assert done.code == 2
     assert "bias = foo" in done.text
     assert not (tmp_path / "runs").exists()
+
+
+def test_jobs_run_side_by_side_through_hydras_joblib_launcher(tmp_path):
+    words = ["approx", "-m", "approx.n=31,0,37", *QUIET, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "plsh_cli", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "2 done, 0 skipped, 1 failed" in done.stdout
+    assert _states(tmp_path) == ["done", "done"]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plsh_cli.config.schema import Logger
+from plsh_cli.config.schema.sections import Logger
 from plsh_cli.errors import MessageError
 from plsh_cli.rundir import RunFolder, finite, now
 

@@ -77,7 +77,7 @@ def test_wrong_keys_are_refused_before_any_job(plsh, tmp_path):
     done = plsh("approx", "-m", "approx.nn=3,4", *QUIET)
     assert done.code == 2
     assert "unknown key approx.nn" in done.text
-    done = plsh("approx", "-m", "bias=plsh,foo", *QUIET)
+    done = plsh("approx", "-m", "bias=draws,foo", *QUIET)
     assert done.code == 2
     assert "bias = foo" in done.text
     assert not (tmp_path / "runs").exists()

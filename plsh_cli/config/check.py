@@ -21,14 +21,24 @@ _LIMITS = {
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> dict[str, Any]:
-    """Every dotted key of a schema with its annotation; a section is listed too, with its model class."""
+    """Every dotted key of a schema with its annotation; a section is listed too, with its model class.
+
+    A section that has several forms (`bias`) has the keys of all of them.
+    """
     found: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         key = f"{prefix}{name}"
         found[key] = field.annotation
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            found |= keys(field.annotation, f"{key}.")
+        for form in _forms(field.annotation):
+            found = keys(form, f"{key}.") | found
     return found
+
+
+def _forms(annotation: Any) -> list[type[BaseModel]]:
+    """The model classes that an annotation is, or is a union of."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return [form for option in typing.get_args(annotation) for form in _forms(option)]
+    return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
 
 
 def takes_list(annotation: Any) -> bool:
@@ -72,13 +82,13 @@ def validate(command: str, plain: dict[str, Any]) -> Command:
 def _first(command: str, error: ValidationError) -> UserError | MessageError:
     problems = error.errors(include_url=False)
     problem = problems[0]
-    field, kind, context = _dotted(problem["loc"]), problem["type"], problem.get("ctx", {})
+    field, kind, context = _located(command, problem["loc"]), problem["type"], problem.get("ctx", {})
     if kind == "extra_forbidden":
         known = [key for key, annotation in keys(SCHEMAS[command]).items() if not _is_section(annotation)]
         return MessageError(f"unknown key {field} for plsh {spelled(command)}: {nearest(field, known)}")
     if kind == "missing":
         return MessageError(f"{field} is missing: the configuration needs it")
-    rest = sorted({_dotted(other["loc"]) for other in problems[1:]} - {field})
+    rest = sorted({_located(command, other["loc"]) for other in problems[1:]} - {field})
     more = f"; also wrong: {', '.join(rest)}" if rest else ""
     allowed = _allowed(kind, problem["msg"], context) + more
     if isinstance(problem["input"], dict):
@@ -105,7 +115,14 @@ def _allowed(kind: str, message: str, context: dict[str, Any]) -> str:
 
 
 def _is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return bool(_forms(annotation))
+
+
+def _located(command: str, location: tuple[int | str, ...]) -> str:
+    """The dotted key of a problem; of a section with several forms, without the form that pydantic puts in."""
+    if len(location) > 1 and len(_forms(SCHEMAS[command].model_fields[str(location[0])].annotation)) > 1:
+        location = (location[0], *location[2:])
+    return _dotted(location)
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:

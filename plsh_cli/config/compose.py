@@ -93,7 +93,7 @@ def search_path(extra: Path | None) -> list[str]:
 def check_overrides(command: str, overrides: list[str], extra: Path | None, *, sweep: bool) -> None:
     """Refuse what Hydra would refuse obscurely or accept silently. `sweep`: several values per key are allowed."""
     search_path(extra)
-    groups = catalog.groups(extra)
+    groups = group_options(command, extra)
     known = check.keys(SCHEMAS[command])
     seen: dict[str, str] = {}
     for text, override in zip(overrides, _parse(overrides), strict=True):
@@ -123,6 +123,15 @@ def check_overrides(command: str, overrides: list[str], extra: Path | None, *, s
                 f"unknown key {key} for plsh {check.spelled(command)}: "
                 f"{check.nearest(key, [*_leaves(command), *groups])}"
             )
+
+
+def group_options(command: str, extra: Path | None) -> dict[str, list[str]]:
+    """Each configuration group with its options, without the program's own options that do not fit the command."""
+    shipped, groups = catalog.groups(), catalog.groups(extra)
+    for group, fitting in SCHEMAS[command].options.items():
+        unfit = set(shipped[group]) - set(fitting)
+        groups[group] = [option for option in groups[group] if option not in unfit]
+    return groups
 
 
 def config_hash(config: Command) -> str:

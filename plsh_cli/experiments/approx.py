@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from threadpoolctl import threadpool_limits
 
-from plsh_cli.config.schema import ApproxCommand
+from plsh_cli.config.schema.lab import ApproxCommand
 from plsh_cli.errors import UserError
 from plsh_cli.experiments import biases
 from plsh_cli.experiments.approx_arrays import save_arrays

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy import stats
 
-from plsh_cli.config.schema import ApproxCommand
+from plsh_cli.config.schema.lab import ApproxCommand
 from plsh_cli.experiments import biases
 from plsh_cli.positional.kernels import Kernel
 from plsh_cli.positional.matrices import l_star, m_tilde

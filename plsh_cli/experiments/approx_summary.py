@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from plsh_cli.config.schema import ApproxCommand
+from plsh_cli.config.schema.lab import ApproxCommand
 from plsh_cli.experiments.approx_rows import tail_probabilities
 from plsh_cli.positional import bounds
 from plsh_cli.positional.measure import Measurement

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from plsh_cli.config.schema import AttnErrorCommand
+from plsh_cli.config.schema.lab import AttnErrorCommand
 from plsh_cli.errors import UserError
 from plsh_cli.experiments import biases
 from plsh_cli.experiments.attn_error_inputs import Inputs, chosen_device, chosen_layers, prepare, shape_before_loading

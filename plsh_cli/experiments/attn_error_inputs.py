@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plsh_cli import assets
-from plsh_cli.config.schema import AttnErrorCommand
+from plsh_cli.config.schema.lab import AttnErrorCommand
 from plsh_cli.errors import UserError
 
 if TYPE_CHECKING:

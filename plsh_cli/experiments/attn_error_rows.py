@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from plsh_cli.config.schema import AttnErrorCommand
+from plsh_cli.config.schema.lab import AttnErrorCommand
 from plsh_cli.positional.kernels import Kernel
 from plsh_cli.stats import loglog_slope, t_interval
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from plsh_cli.config.schema import BenchMatrixCommand
+from plsh_cli.config.schema.lab import BenchMatrixCommand
 from plsh_cli.errors import UserError
 from plsh_cli.experiments.large_norms import large_norms
 from plsh_cli.experiments.memory import available_bytes, gibibytes

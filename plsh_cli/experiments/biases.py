@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from plsh_cli.config.schema import PlshBias
+from plsh_cli.config.schema.biases import DrawsBias
 from plsh_cli.errors import UserError
 from plsh_cli.positional import kernels as families
 from plsh_cli.positional.kernels import Kernel, alibi_slopes
 
 
-def kernels(bias: PlshBias, heads: int, n: int) -> list[Kernel]:
+def kernels(bias: DrawsBias, heads: int, n: int) -> list[Kernel]:
     """One kernel per sigma (alibi; null: the slopes of `heads` heads), pair of parameters (log, power), or table.
 
     Parameter lists of one value go with every value of the other. Each kernel is checked up to distance n - 1:
@@ -37,20 +37,20 @@ def kernels(bias: PlshBias, heads: int, n: int) -> list[Kernel]:
     return built
 
 
-def _alibi(bias: PlshBias, heads: int) -> list[Kernel]:
+def _alibi(bias: DrawsBias, heads: int) -> list[Kernel]:
     sigmas = bias.sigma if bias.sigma is not None else (1.0 / alibi_slopes(heads)).tolist()
     return [families.alibi(sigma) for sigma in sigmas]
 
 
-def _log(bias: PlshBias, heads: int) -> list[Kernel]:
+def _log(bias: DrawsBias, heads: int) -> list[Kernel]:
     return [families.log(a, b) for a, b in _pairs("a", bias.a or [1.0], "b", bias.b or [1.0])]
 
 
-def _power(bias: PlshBias, heads: int) -> list[Kernel]:
+def _power(bias: DrawsBias, heads: int) -> list[Kernel]:
     return [families.power(a, p) for a, p in _pairs("a", bias.a or [1.0], "p", bias.p or [0.5])]
 
 
-def _table(bias: PlshBias, heads: int) -> list[Kernel]:
+def _table(bias: DrawsBias, heads: int) -> list[Kernel]:
     try:
         return [families.table(bias.table or [], bias.table_name)]
     except ValueError as error:

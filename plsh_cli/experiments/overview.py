@@ -19,13 +19,16 @@ def listing(extra: Path | None) -> None:
     """Print every command with its groups, options and experiments."""
     compose.search_path(extra)
     out = console.output()
-    groups = catalog.groups(extra)
     presets = catalog.experiments(extra)
     commands = Table(
         "command", "groups: options", "experiments", title="commands with a configuration", title_justify="left"
     )
     for command, schema in SCHEMAS.items():
-        own = [f"{group}: {', '.join(options)}" for group, options in groups.items() if group in schema.model_fields]
+        own = [
+            f"{group}: {', '.join(options)}"
+            for group, options in compose.group_options(command, extra).items()
+            if group in schema.model_fields
+        ]
         names = [preset.name for preset in presets if preset.command in (command, None)]
         commands.add_row(f"plsh {check.spelled(command)}", "\n".join(own), "\n".join(names))
     out.print(commands)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,22 +48,16 @@ def draw(run_path: Path) -> list[Path]:
 
 def tables(result: Mapping[str, Any]) -> list[RenderableType]:
     """The tables of a result (the content of result.json) for the terminal; they adapt to its width up to 100."""
-    from plsh_cli.report import approx_tables, attn_error_tables, bench_matrix_tables
-
-    makers = {
-        "approx": approx_tables.tables,
-        "attn_error": attn_error_tables.tables,
-        "bench_matrix": bench_matrix_tables.tables,
-    }
-    return list(makers[result["command"]](result)) if result["command"] in makers else []
+    maker = _maker(result["command"], "tables")
+    return [] if maker is None else list(maker.tables(result))
 
 
 def _figures(run_path: Path, result: Mapping[str, Any]) -> Mapping[str, Callable[[], Figure]]:
-    from plsh_cli.report import approx_figures, attn_error_figures, bench_matrix_figures
+    maker = _maker(result["command"], "figures")
+    return {} if maker is None else maker.figures(run_path, result)
 
-    makers = {
-        "approx": approx_figures.figures,
-        "attn_error": attn_error_figures.figures,
-        "bench_matrix": bench_matrix_figures.figures,
-    }
-    return makers[result["command"]](run_path, result) if result["command"] in makers else {}
+
+def _maker(command: str, what: str) -> ModuleType | None:
+    """The module with a command's tables or figures, None where it has none."""
+    name = f"plsh_cli.report.{command}_{what}"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None

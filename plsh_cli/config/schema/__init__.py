@@ -1,0 +1,17 @@
+"""The typed schema of every command's configuration.
+
+Each section validates its own ranges when it is built; `plsh_cli.config.check` turns a failure into one message.
+"""
+
+from __future__ import annotations
+
+from plsh_cli.config.schema.lab import ApproxCommand, AttnErrorCommand, BenchMatrixCommand
+from plsh_cli.config.schema.sections import Command
+
+SCHEMAS: dict[str, type[Command]] = {
+    "approx": ApproxCommand,
+    "attn_error": AttnErrorCommand,
+    "bench_matrix": BenchMatrixCommand,
+}
+
+FLAGS: dict[str, dict[str, str]] = {command: schema.flags for command, schema in SCHEMAS.items()}

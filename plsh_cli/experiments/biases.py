@@ -19,6 +19,7 @@ from plsh_cli.positional.kernels import Kernel, alibi_slopes
 
 if TYPE_CHECKING:
     from plsh_cli.attention.bias import Bias
+    from plsh_cli.models.spec import BiasSpec
 
 
 def kernels(bias: DrawsBias, heads: int, n: int) -> list[Kernel]:
@@ -50,24 +51,42 @@ def attention_bias(bias: ModelBias, heads: int, capacity: int, seed: int, *key: 
     wherever and whenever they are drawn. Raises UserError for parameters that are neither one for all heads nor one per
     head, and for kernels that are none on so many positions.
     """
-    from plsh_cli import attention
-    from plsh_cli.positional.partitions import stack
-    from plsh_cli.positional.samplers import draw
-    from plsh_cli.positional.streams import generator
+    spec = bias_spec(bias, heads, capacity, seed, *key)
+    return None if spec is None else spec.build(heads, capacity)
 
-    if isinstance(bias, PlshBias):
-        drawn = [
-            draw(kernel, capacity, bias.num_samples, generator(seed, "draws", *key, head), bias.sampler, bias.pitch)
-            for head, kernel in enumerate(head_kernels(bias, heads, capacity))
-        ]
-        return attention.Plsh(stack(drawn), bias.merge)
+
+def bias_spec(bias: ModelBias, heads: int, capacity: int, seed: int, *key: str | int) -> BiasSpec | None:
+    """The plain description of the bias that `attention_bias` makes, for a saved model; None for `original`.
+
+    Raises as `attention_bias` does.
+    """
+    from plsh_cli.models.spec import BiasSpec
+
     if isinstance(bias, NoneBias):
-        return attention.NoBias()
-    if isinstance(bias, AlibiBias):
-        return attention.Alibi(head_sigmas(bias, heads))
+        return BiasSpec("none")
+    if isinstance(bias, PlshBias):
+        built = head_kernels(bias, heads, capacity)
+        return BiasSpec(
+            "plsh",
+            kernel=bias.kernel,
+            parameters=() if bias.kernel == "table" else tuple(kernel.parameters for kernel in built),
+            table=built[0].values,
+            table_name=bias.table_name,
+            num_samples=bias.num_samples,
+            sampler=bias.sampler,
+            pitch=bias.pitch,
+            merge=bias.merge,
+            seed=seed,
+            key=key,
+            share_layers=bias.share_layers,
+            capacity=capacity,
+        )
+    if not isinstance(bias, AlibiBias | WindowBias | FixedBlocksBias):
+        return None
+    parameters = tuple((sigma,) for sigma in head_sigmas(bias, heads))
     if isinstance(bias, WindowBias):
-        return attention.Window(head_sigmas(bias, heads), bias.eps)
-    return attention.FixedBlocks(head_sigmas(bias, heads)) if isinstance(bias, FixedBlocksBias) else None
+        return BiasSpec("window", parameters=parameters, eps=bias.eps)
+    return BiasSpec("alibi" if isinstance(bias, AlibiBias) else "fixed_blocks", parameters=parameters)
 
 
 def head_sigmas(bias: PlshBias | AlibiBias | WindowBias | FixedBlocksBias, heads: int) -> list[float]:

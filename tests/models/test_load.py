@@ -39,9 +39,73 @@ def test_a_folder_without_a_model(tmp_path):
         load(tmp_path, "float32")
 
 
+def test_a_configuration_that_cannot_be_used(folder):
+    (folder / "config.json").write_text("{")
+    with pytest.raises(MessageError, match=r"its config\.json cannot be used"):
+        load(folder, "float32")
+    (folder / "config.json").write_text('{"model_type": "nonesuch"}')
+    with pytest.raises(MessageError, match="nonesuch"):
+        load(folder, "float32")
+
+
 def test_a_folder_without_weights(folder):
     (folder / "model.safetensors").unlink()
+    with pytest.raises(MessageError, match="holds no weights"):
+        load(folder, "float32")
+
+
+def test_weights_in_torchs_own_format(folder, tiny_llama, token_ids):
+    torch.save(tiny_llama.state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with torch.inference_mode():
+        assert torch.equal(load(folder, "float32")[0](token_ids).logits, tiny_llama(token_ids).logits)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("BertForMaskedLM", "bert is an encoder"),
+        ("BertLMHeadModel", "bert is an encoder"),
+        ("DistilBertForMaskedLM", "distilbert is an encoder"),
+        ("T5ForConditionalGeneration", "t5 has an encoder beside its decoder"),
+        ("ViTModel", "no causal language model of type vit"),
+    ],
+)
+def test_an_encoder_is_refused_before_its_weights_are_read(tmp_path, name, reason):
+    import transformers
+
+    config = getattr(transformers, name).config_class()
+    config.architectures = [name]
+    config.save_pretrained(tmp_path)
+    with pytest.raises(MessageError, match=reason):
+        load(tmp_path, "float32")
+
+
+def test_weights_that_are_missing_are_not_made_up(folder, tiny_llama):
+    from safetensors.torch import save_file
+
+    kept = {name: value for name, value in tiny_llama.state_dict().items() if ".1.mlp" not in name}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(
+        MessageError, match=r"3 of the model's weights are not in its files, such as model\.layers\.1\."
+    ):
+        load(folder, "float32")
+
+
+def test_weights_of_other_shapes_than_the_configuration_says(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 59}))
     with pytest.raises(MessageError, match="cannot be loaded"):
+        load(folder, "float32")
+
+
+@pytest.mark.parametrize("text", [None, "{"])
+def test_a_folder_without_a_tokenizer(folder, text):
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    if text is not None:
+        (folder / "tokenizer.json").write_text(text)
+    with pytest.raises(MessageError, match="no tokenizer"):
         load(folder, "float32")
 
 

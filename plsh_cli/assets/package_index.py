@@ -4,21 +4,46 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
+from plsh_cli.assets.download import Broken, download
+from plsh_cli.assets.simple_index import find_wheel, pip_settings
 from plsh_cli.errors import MessageError
 
-#: An index that does not answer is given up after this many seconds, twice.
+#: An index that does not answer pip is given up after this many seconds, twice.
 _TIMEOUT_SECONDS = 15
 
 
 def download_wheel(requirement: str, folder: Path) -> Path:
-    """The wheel of `requirement` (name==version), without its dependencies, as a file in the empty `folder`.
+    """The wheel of `requirement` (name==version), without its dependencies, as a file in `folder`.
 
-    Nothing is installed or imported. Raises MessageError without pip, network or such a wheel.
+    A download that was interrupted goes on where it stopped if `folder` is the same. Where the index cannot be read
+    directly (passwords, other ways to it that only pip knows), pip downloads it, from the beginning. Nothing is
+    installed or imported. Raises MessageError without pip, network or such a wheel.
     """
+    settings = pip_settings()
+    link = find_wheel(requirement, settings) if settings else None
+    if settings is None or link is None:
+        return _by_pip(requirement, folder)
+    wheel = folder / link.filename
+    if link.url.startswith("file:"):
+        shutil.copyfile(url2pathname(urlsplit(link.url).path), wheel)
+        return wheel
+    try:
+        download(link.url, wheel, settings.opener, link.sha256)
+    except Broken as error:
+        raise MessageError(
+            f"{requirement} could not be downloaded: {error}. What has arrived is kept: the same command goes on"
+        ) from error
+    return wheel
+
+
+def _by_pip(requirement: str, folder: Path) -> Path:
     options = ["--no-deps", "--only-binary", ":all:", "--retries", "1", "--timeout", str(_TIMEOUT_SECONDS)]
     options += ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--dest", str(folder)]
     # Without the safe path, a folder named pip where the user happens to be would be run instead.

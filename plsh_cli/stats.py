@@ -23,6 +23,26 @@ def t_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float
     return mean, float(quantile * sample.std(ddof=1) / np.sqrt(sample.size))
 
 
+def clustered_mean(
+    sums: Sequence[float], counts: Sequence[float], confidence: float = 0.95
+) -> tuple[float, float | None]:
+    """The mean over all items of several groups and the half-width of its t interval; None for a single group.
+
+    `sums` and `counts` have one entry per group. Groups are taken as independent, items within one not: the standard
+    error is that of a ratio of two sums over groups (Cochran 1977, section 6.3). Raises ValueError as `t_interval`
+    does, and unless there are as many counts as sums, all positive.
+    """
+    total, count = _finite("sums", sums), _finite("counts", counts)
+    if total.size != count.size or (count <= 0).any():
+        raise ValueError(f"counts must be {total.size} positive numbers, one per sum, got {count.tolist()}")
+    mean = float(total.sum() / count.sum())
+    groups = total.size
+    if groups == 1:
+        return mean, None
+    error = float(np.sqrt(groups / (groups - 1) * ((total - mean * count) ** 2).sum()) / count.sum())
+    return mean, float(stats.t.ppf(0.5 + confidence / 2, groups - 1)) * error
+
+
 def loglog_slope(x: Sequence[float], y: Sequence[float]) -> float:
     """The least-squares slope of ln y over ln x: the exponent p of a law y = c x^p.
 

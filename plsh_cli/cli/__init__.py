@@ -9,7 +9,9 @@ import typer
 
 from plsh_cli import __version__, console
 from plsh_cli.cli.lab import lab
+from plsh_cli.cli.models import models
 from plsh_cli.cli.tools import tools
+from plsh_cli.cli.train import training
 
 app = typer.Typer(
     name="plsh",
@@ -19,7 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="A laboratory for Positional LSH: ALiBi attention as an expectation of random block masks.",
 )
-for commands in (lab, tools):
+for commands in (lab, training, models, tools):
     app.add_typer(commands)
 
 

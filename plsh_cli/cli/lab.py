@@ -54,11 +54,21 @@ def approx(
 def attn_error(
     overrides: Overrides = None,
     s: Samples = None,
-    tokens: Annotated[
-        str | None, typer.Option("--tokens", help="Length of the text in tokens.", show_default=False)
+    biases: Annotated[
+        str | None,
+        typer.Option("--biases", help="plsh, and at its cost window and fixed_blocks.", show_default=False),
     ] = None,
-    layers: Annotated[str | None, typer.Option("--layers", help="Layers, such as 0,15,29.", show_default=False)] = None,
+    tokens: Annotated[
+        str | None, typer.Option("--tokens", help="Length of a text in tokens.", show_default=False)
+    ] = None,
+    inputs: Annotated[str | None, typer.Option("--inputs", help="How many texts.", show_default=False)] = None,
+    layers: Annotated[
+        str | None, typer.Option("--layers", help="Layers, such as 0,15,29 (all).", show_default=False)
+    ] = None,
     sigma: Sigma = None,
+    protocol: Annotated[
+        str | None, typer.Option("--protocol", help="corrected, or paper: as in its code.", show_default=False)
+    ] = None,
     seeds: Seeds = None,
     seed: Seed = None,
     device: Device = None,
@@ -71,9 +81,12 @@ def attn_error(
     """How far a trained model's attention output under positional LSH is from exact ALiBi, on its real Q, K and V."""
     flags = {
         "--s": s,
+        "--biases": biases,
         "--tokens": tokens,
+        "--inputs": inputs,
         "--layers": layers,
         "--sigma": sigma,
+        "--protocol": protocol,
         "--seeds": seeds,
         "--seed": seed,
         "--device": device,
@@ -100,6 +113,36 @@ def bench_matrix(
         overrides,
         Mode(dry_run, multirun, config_dir, debug),
     )
+
+
+@bench.command("attention")
+def bench_attention(
+    overrides: Overrides = None,
+    s: Samples = None,
+    n: Annotated[str | None, typer.Option("--n", help="Context lengths in tokens.", show_default=False)] = None,
+    heads: Annotated[
+        str | None, typer.Option("--heads", help="Heads; their count gives the ALiBi slopes.", show_default=False)
+    ] = None,
+    sigma: Sigma = None,
+    seed: Seed = None,
+    device: Device = None,
+    out: Out = None,
+    dry_run: DryRun = False,
+    multirun: Multirun = False,
+    config_dir: ConfigDir = None,
+    debug: Debug = False,
+) -> None:
+    """How fast, large and accurate attention under each bias is, beside dense SDPA, FlexAttention and exact ALiBi."""
+    flags = {
+        "--s": s,
+        "--n": n,
+        "--heads": heads,
+        "--sigma": sigma,
+        "--seed": seed,
+        "--device": device,
+        "--out": out,
+    }
+    launch("bench_attention", flags, overrides, Mode(dry_run, multirun, config_dir, debug))
 
 
 lab.add_typer(bench, name="bench")

@@ -57,6 +57,36 @@ def doctor(debug: Debug = False) -> None:
 
 
 @tools.command()
+def fetch(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...", show_default=False, help="Models, corpora, or hub ids such as Qwen/Qwen3-0.6B."
+        ),
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List the known names and what is here already.")] = False,
+    source: Annotated[
+        str | None, typer.Option("--source", help="hub or index, where a name has both.", show_default=False)
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Download models and corpora into the cache; without it they are fetched on first use."""
+
+    def get() -> None:
+        from plsh_cli.errors import MessageError
+        from plsh_cli.experiments import fetching
+
+        if not (names or listing):
+            raise MessageError(f"give a name: {fetching.known()}; or --list")
+        if names:
+            fetching.fetch(names, source, console.say)
+        if listing:
+            fetching.listing()
+
+    guarded(get, debug)
+
+
+@tools.command()
 def rerun(
     run: Annotated[str, typer.Argument(help="A run folder, or a part of its name.")],
     out: Out = None,

@@ -15,7 +15,7 @@ from plsh_cli.config.schema import FLAGS, SCHEMAS, Command
 from plsh_cli.errors import MessageError, UserError
 
 #: Keys that do not change what a run computes; they stay out of the config hash.
-NOT_SCIENCE = ("logger", "name", "out")
+NOT_SCIENCE = ("logger", "name", "out", "resume", "resume_force")
 
 
 def flag_overrides(command: str, flags: Mapping[str, str | None]) -> list[str]:
@@ -45,7 +45,14 @@ def compose(command: str, overrides: list[str], extra: Path | None = None) -> Co
     several values, and any value of the wrong type or range.
     """
     check_overrides(command, overrides, extra, sweep=False)
-    return check.validate(command, load(command, overrides, extra))
+    return check.validate(command, load(command, with_implied(command, overrides), extra))
+
+
+def with_implied(command: str, overrides: list[str]) -> list[str]:
+    """The overrides with those that they bring along (`Command.implied`), where nothing else is given for a key."""
+    given = {text.partition("=")[0] for text in overrides}
+    more = [text for one in overrides for text in SCHEMAS[command].implied.get(one, [])]
+    return [*overrides, *(text for text in more if text.partition("=")[0] not in given)]
 
 
 def load(command: str, overrides: list[str], extra: Path | None = None) -> dict[str, Any]:
@@ -200,6 +207,15 @@ def quote(text: str, *, bare: bool = True) -> str:
         return text
     escaped = text.replace("${", "\\${")
     return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), escaped) + "'"
+
+
+def value(item: object) -> str:
+    """A plain value (number, text, true/false, null, or a list of them) in Hydra's override grammar."""
+    if isinstance(item, list):
+        return f"[{','.join(value(one) for one in item)}]"
+    if isinstance(item, str):
+        return quote(item, bare=re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", item) is not None)
+    return {True: "true", False: "false", None: "null"}[item] if isinstance(item, (bool, type(None))) else repr(item)
 
 
 def _first_lines(error: Exception) -> str:

@@ -41,15 +41,16 @@ class Run:
     folder: RunFolder
     tracker: Tracker
     say: Callable[[str], None]
+    resumed: bool = False
 
     @property
     def path(self) -> Path:
         """The run folder."""
         return self.folder.path
 
-    def log(self, metrics: Mapping[str, object]) -> None:
-        """Record metrics in metrics.jsonl and W&B."""
-        self.tracker.log(metrics)
+    def log(self, metrics: Mapping[str, object], step: int | None = None) -> None:
+        """Record metrics in metrics.jsonl and W&B, as this step or the next."""
+        self.tracker.log(metrics, step)
 
     def progress(self, total: float, description: str) -> AbstractContextManager[console.Counter]:
         """A progress display; call `.advance()` on what it gives."""
@@ -85,29 +86,62 @@ def plan(config: Command) -> dict[str, object]:
     return planned
 
 
-def execute(config: Command, overrides: Sequence[str], say: Callable[[str], None]) -> Outcome:
-    """Run the experiment in a new run folder.
+def calibrate(config: Command) -> dict[str, object]:
+    """What a command can only say after a few measurements, such as about how long it takes; for a dry run."""
+    measure = getattr(module(config.command), "calibrate", None)
+    return {} if measure is None else measure(config)
+
+
+def check_fit(config: Command) -> None:
+    """Raise UserError where a run needs more memory than there is; a dry run says so after its plan."""
+    check = getattr(module(config.command), "check_fit", None)
+    if check is not None:
+        check(config)
+
+
+def execute(
+    config: Command, overrides: Sequence[str], say: Callable[[str], None], into: RunFolder | None = None
+) -> Outcome:
+    """Run the experiment in a new run folder, or go on in that of an earlier run.
 
     Raises UserError or MessageError before anything is written where the input is wrong; RunFailed where the experiment
     itself fails; KeyboardInterrupt and Terminated pass through after status.json says so.
     """
     plan(config)
+    check_fit(config)
     check_online(config.logger)
     opened: list[Tracker] = []
     sync: list[str | None] = []
     with terminable() as signals:
-        folder = RunFolder.create(
-            config.out, config.command.replace("_", "-"), config.name, lambda new: _fill(new, config, overrides)
-        )
+        if into is None:
+            folder = RunFolder.create(
+                config.out, config.command.replace("_", "-"), config.name, lambda new: _fill(new, config, overrides)
+            )
+        else:
+            folder = into
+            _refill(folder, config, overrides)
         with _recorded(folder, opened, signals, sync):
+            plain, resumed = config.model_dump(mode="json"), into is not None
             try:
-                opened.append(Tracker.open(folder, config.logger, config.model_dump(mode="json"), config.command))
+                opened.append(Tracker.open(folder, config.logger, plain, config.command, resume=resumed))
             except MessageError:
-                shutil.rmtree(folder.path, ignore_errors=True)
+                if not resumed:
+                    shutil.rmtree(folder.path, ignore_errors=True)
                 raise
-            say(f"run: {folder.path}")
-            result, figures = _work(config, Run(folder, opened[0], say))
+            say(f"run: {folder.path}{' (resumed)' if resumed else ''}")
+            if opened[0].segment_of:
+                say(
+                    f"W&B is offline and cannot reopen a run: the resumed part is a second one, linked to "
+                    f"{opened[0].segment_of} by its group and resumed_from"
+                )
+            result, figures = _work(config, Run(folder, opened[0], say, resumed))
     return Outcome(folder, result, figures, sync[0])
+
+
+def follow(config: Command) -> None:
+    """Take part in a run as a process other than the main one: nothing is written or printed."""
+    with terminable():
+        module(config.command).follow(config)
 
 
 def _fill(folder: RunFolder, config: Command, overrides: Sequence[str]) -> None:
@@ -120,6 +154,22 @@ def _fill(folder: RunFolder, config: Command, overrides: Sequence[str]) -> None:
     folder.write_json("env.json", provenance.environment())
     folder.write_json("git.json", provenance.source())
     folder.write_text("metrics.jsonl", "")
+
+
+def _refill(folder: RunFolder, config: Command, overrides: Sequence[str]) -> None:
+    """Mark an earlier run's folder as running again, under this configuration; the one before is kept beside it."""
+    from omegaconf import OmegaConf
+
+    text = OmegaConf.to_yaml(OmegaConf.create(config.model_dump(mode="json")))
+    before = (folder.path / "config.yaml").read_text(encoding="utf-8")
+    facts = {"command": config.command, "config_hash": config_hash(config), **rundir.process_facts()}
+    folder.set_status("running", **facts)
+    if text != before:
+        count = len(list(folder.path.glob("config-*.yaml"))) + 1
+        folder.write_text(f"config-{count}.yaml", before)
+        folder.write_text("config.yaml", text)
+        folder.write_text("overrides.txt", "".join(f"{line}\n" for line in overrides))
+    (folder.path / "error.txt").unlink(missing_ok=True)
 
 
 def _work(config: Command, run: Run) -> tuple[dict[str, Any], list[Path]]:

@@ -83,7 +83,31 @@ def _backends() -> dict[str, str]:
         if importlib.util.find_spec("torch")
         else "cannot run: torch is not installed",
         "C++ compiler": compiler or "none found",
+        **_attention_backends(),
     }
+
+
+def _attention_backends() -> dict[str, str]:
+    """Each attention backend and whether it can run here, without compiling anything."""
+    if importlib.util.find_spec("torch") is None:
+        return {"attention backends": "cannot run: torch is not installed"}
+    import torch
+
+    from plsh_cli.attention import BACKENDS
+    from plsh_cli.attention.build import KernelBuildError, find_compiler
+
+    states = dict.fromkeys(BACKENDS, "can run")
+    try:
+        find_compiler()
+        states["fused"] = "can run (cpu; float32, bfloat16, float16; compiled on first use)"
+    except KernelBuildError as error:
+        states["fused"] = f"cannot run: {error}"
+    if importlib.util.find_spec("triton") is None:
+        states["triton"] = "cannot run: pip install 'plsh-cli[triton]'"
+    elif not torch.cuda.is_available():
+        states["triton"] = "cannot run: no CUDA device"
+    states["augmented"] = "can run (exact causal ALiBi)"
+    return {f"attention backend: {name}": state for name, state in states.items()}
 
 
 def _wandb() -> dict[str, str]:

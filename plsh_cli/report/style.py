@@ -18,7 +18,14 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 INK, MUTED, GRID = "#222222", "#6b6b6b", "#dddddd"
-BIAS_COLOURS = {"plsh": "#0072B2", "alibi": "#000000"}
+BIAS_COLOURS = {
+    "plsh": "#0072B2",
+    "alibi": "#000000",
+    "window": "#E69F00",
+    "fixed_blocks": "#CC79A7",
+    "none": MUTED,
+    "original": "#D55E00",
+}
 SAMPLER_COLOURS = {"iid": "#0072B2", "stratified": "#D55E00", "importance": "#009E73"}
 SAMPLER_NAMES = {"iid": "i.i.d.", "stratified": "stratified", "importance": "importance"}
 MARKERS = ("o", "s", "^", "D", "v")

@@ -14,11 +14,8 @@ from rich.console import Console
 from plsh_cli import report
 from plsh_cli.config.compose import compose
 from plsh_cli.experiments import approx
-from plsh_cli.experiments.attn_error_rows import rows as attention_rows
-from plsh_cli.experiments.attn_error_rows import slopes as attention_slopes
 from plsh_cli.experiments.bench_matrix import TARGETS, claim_row
 from plsh_cli.experiments.harness import Run
-from plsh_cli.positional.kernels import alibi
 from plsh_cli.report import style, text
 from plsh_cli.rundir import RunFolder
 from plsh_cli.tracking import Tracker
@@ -55,23 +52,6 @@ def write(folder: Path, command: str, rows: list, summary: dict, timing: dict) -
         "result.json", {"schema": 1, "command": command, "rows": rows, "summary": summary, "timing": timing}
     )
     return json.loads((folder / "result.json").read_text())
-
-
-def attention_run(folder: Path, seeds: int = 3) -> dict[str, Any]:
-    """result.json of `plsh attn-error` with made-up errors that fall as 1 / sqrt(s)."""
-    cfg = compose("attn_error", [f"attn_error.seeds={seeds}"])
-    sizes, layers, sigmas = np.array([10, 20, 40]), [0, 15, 29], 2.0 ** np.arange(1, 10)
-    noise = np.random.default_rng(0).uniform(0.9, 1.1, (seeds, 3, 3, 9))
-    errors = noise * (sizes**-0.5)[None, :, None, None] * np.array([0.3, 0.5, 0.9])[None, None, :, None]
-    summary = {
-        "perplexity": 19.1,
-        "model": "smollm2_135m",
-        "text": "sotu 0",
-        "slopes": attention_slopes(layers, sizes, errors),
-    }
-    return write(
-        folder, "attn_error", attention_rows(cfg, [alibi(sigma) for sigma in sigmas], layers, errors), summary, {}
-    )
 
 
 def bench_run(folder: Path) -> dict[str, Any]:
@@ -174,16 +154,6 @@ def test_columns_that_hold_only_for_alibi_disappear_elsewhere(tmp_path):
     lines = printed(approx_run(tmp_path, ["bias.kernel=log", "bias.a=[0.5]"]))
     assert "of its" not in lines
     assert "log(a=0.5, b=1)" in lines
-
-
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_attn_error(tmp_path, seeds):
-    result = attention_run(tmp_path, seeds)
-    check_files(report.draw(tmp_path), {"output_error", "head_error"})
-    lines = printed(result)
-    assert "…" not in lines
-    assert "layer 29" in lines
-    assert "19.1" in lines
 
 
 def test_bench_matrix(tmp_path):

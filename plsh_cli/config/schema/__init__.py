@@ -5,13 +5,18 @@ Each section validates its own ranges when it is built; `plsh_cli.config.check` 
 
 from __future__ import annotations
 
-from plsh_cli.config.schema.lab import ApproxCommand, AttnErrorCommand, BenchMatrixCommand
+from plsh_cli.config.schema.lab import ApproxCommand, AttnErrorCommand, BenchAttentionCommand, BenchMatrixCommand
+from plsh_cli.config.schema.models import EvalCommand
 from plsh_cli.config.schema.sections import Command
+from plsh_cli.config.schema.train import TrainCommand
 
 SCHEMAS: dict[str, type[Command]] = {
     "approx": ApproxCommand,
     "attn_error": AttnErrorCommand,
     "bench_matrix": BenchMatrixCommand,
+    "bench_attention": BenchAttentionCommand,
+    "train": TrainCommand,
+    "eval": EvalCommand,
 }
 
 FLAGS: dict[str, dict[str, str]] = {command: schema.flags for command, schema in SCHEMAS.items()}

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from plsh_cli.config.schema.architecture import Architecture
 from plsh_cli.config.schema.fields import Device, FolderName, Number, Section, Seed
 
 
@@ -23,11 +24,12 @@ class Command(Section):
     """What every command's configuration holds.
 
     flags: which key each flag of the command line stands for. options: the options of a configuration group that fit
-    the command, where not all do.
+    the command, where not all do. implied: overrides that come with another one, unless their keys are given too.
     """
 
     flags: ClassVar[dict[str, str]] = {}
     options: ClassVar[dict[str, list[str]]] = {}
+    implied: ClassVar[dict[str, list[str]]] = {}
 
     command: str
     name: FolderName
@@ -38,15 +40,18 @@ class Command(Section):
 
 
 class Model(Section):
-    """A pretrained model: a name from the asset manifest, or a folder."""
+    """A model: a name from the asset manifest, or a folder or hub id as path, at a revision of the hub."""
 
     name: Annotated[str, Field(min_length=1)]
-    path: str | None
+    path: Annotated[str, Field(min_length=1)] | None
+    revision: Annotated[str, Field(min_length=1)] | None
     dtype: Literal["float32", "bfloat16", "float16"]
+    architecture: Architecture | None
 
 
 class Data(Section):
-    """A text corpus: a name from the asset manifest."""
+    """A text corpus: a name from the asset manifest, or `text` with the user's own files, folders or globs as path."""
 
     name: Annotated[str, Field(min_length=1)]
+    path: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)] | None
     document: Annotated[int, Number]

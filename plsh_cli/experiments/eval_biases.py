@@ -1,0 +1,137 @@
+"""Which biases `plsh eval` scores a model under, and the model under one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from plsh_cli.config import compose
+from plsh_cli.config.schema.biases import ModelBias, OriginalBias, PlshBias
+from plsh_cli.config.schema.models import EvalCommand
+from plsh_cli.errors import UserError
+from plsh_cli.experiments import biases
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from plsh_cli.attention.bias import Bias
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A bias to score under. section: None for the model's own attention; own: what a run's model was trained with."""
+
+    name: str
+    section: ModelBias | None
+    own: bool
+
+    @property
+    def random(self) -> bool:
+        """Whether it has draws."""
+        return isinstance(self.section, PlshBias)
+
+    @property
+    def rope(self) -> str:
+        """What happens to the model's RoPE; keep leaves the model as it was saved, dropped RoPE included."""
+        return getattr(self.section, "rope", None) or "keep"
+
+    def fields(self) -> dict[str, object]:
+        """What tells it from others in a row."""
+        drawn = self.section if isinstance(self.section, PlshBias) else None
+        return {
+            "bias": self.name,
+            "own": self.own,
+            "num_samples": drawn.num_samples if drawn else None,
+            "sampler": drawn.sampler if drawn else None,
+            "pitch": drawn.pitch if drawn else None,
+        }
+
+
+def variants(cfg: EvalCommand, own: ModelBias | None) -> list[Variant]:
+    """The biases asked for, each once; `own` is the bias that the model of a run was trained under.
+
+    `original` stands for it. Other sections are those of conf/bias, but for the configured one and, of plsh, the run's;
+    eval.sigma is that of all of them; without it, a sigma that they do not give is that of the `bias` section, else the
+    run's. Raises UserError for numbers of draws where no bias has draws, and for a sigma that no bias takes.
+    """
+    own = None if isinstance(own, OriginalBias) else own
+    found: list[Variant] = []
+    for name in cfg.eval.biases or [cfg.bias.name]:
+        if name == "original":
+            made = _with_samples(cfg, own)
+            mine = [section == own for section in made]
+        else:
+            made = _with_samples(cfg, _section(cfg, name, own))
+            mine = [False] * len(made)
+        for section, is_own in zip(made, mine, strict=True):
+            if section not in [one.section for one in found]:
+                found.append(Variant(section.name if section else "original", section, is_own))
+    if cfg.eval.num_samples is not None and not any(one.random for one in found):
+        allowed = "belongs to bias plsh, which is not among the biases; add it (--biases original,plsh)"
+        raise UserError("eval.num_samples", cfg.eval.num_samples, allowed, "--s")
+    if cfg.eval.sigma is not None and not any(getattr(one.section, "sigma", None) == cfg.eval.sigma for one in found):
+        allowed = "no bias among those asked for takes it; add one that does (--biases original,alibi)"
+        raise UserError("eval.sigma", cfg.eval.sigma, allowed, "--sigma")
+    return found
+
+
+def build(variant: Variant, model: PreTrainedModel, capacity: int, seed: int, *key: str | int) -> list[Bias] | None:
+    """The bias of every layer over so many positions, one object where layers share it; None for the model's own.
+
+    Raises UserError for parameters that do not fit the model's heads.
+    """
+    from plsh_cli.attention.cheaper import exact_when_cheaper
+
+    section = variant.section
+    if section is None:
+        return None
+    config = model.config.get_text_config()
+    heads, layers = config.num_attention_heads, config.num_hidden_layers
+    spec = biases.bias_spec(section, heads, capacity, seed, *key)
+    assert spec is not None
+    made = spec.layers(heads, capacity, layers)
+    if isinstance(section, PlshBias) and section.exact_when_cheaper and section.kernel == "alibi":
+        sigmas = biases.head_sigmas(section, heads)
+        swapped = {id(one): exact_when_cheaper(one, sigmas, capacity, True)[0] for one in made}
+        made = [swapped[id(one)] for one in made]
+    return made
+
+
+def under(
+    variant: Variant, model: PreTrainedModel, made: Sequence[Bias] | None, backend: str
+) -> AbstractContextManager[Any]:
+    """A context in which the model runs under what `build` made; it gives use_bias's handle, None without a bias."""
+    from plsh_cli.models import use_bias
+
+    if made is None:
+        return nullcontext()
+    one = made[0] if len(set(map(id, made))) == 1 else list(made)
+    return use_bias(model, one, rope="drop" if variant.rope == "drop" else "keep", backend=backend)
+
+
+def _section(cfg: EvalCommand, name: str, own: ModelBias | None) -> ModelBias:
+    if name == cfg.bias.name:
+        section = cfg.bias
+    elif name == "plsh" and isinstance(own, PlshBias):
+        section = own
+    else:
+        made = compose.compose("eval", [f"bias={name}"])
+        assert isinstance(made, EvalCommand)
+        section = made.bias
+    changes: dict[str, object] = {}
+    if "sigma" in type(section).model_fields:
+        inherited = getattr(section, "sigma", None) or getattr(cfg.bias, "sigma", None) or getattr(own, "sigma", None)
+        changes["sigma"] = cfg.eval.sigma or inherited
+    if getattr(section, "rope", None) is None:
+        changes["rope"] = getattr(cfg.bias, "rope", None)
+    if getattr(section, "kernel", "alibi") != "alibi":
+        changes.pop("sigma", None)
+    return section.model_copy(update=changes)
+
+
+def _with_samples(cfg: EvalCommand, section: ModelBias | None) -> list[ModelBias | None]:
+    if not isinstance(section, PlshBias) or cfg.eval.num_samples is None:
+        return [section]
+    return [section.model_copy(update={"num_samples": count}) for count in sorted(cfg.eval.num_samples)]

@@ -67,6 +67,55 @@ def progress(total: float, description: str) -> Iterator[Counter]:
         yield _Lines(total, description)
 
 
+class Steps(Protocol):
+    """Shows how far a run has come."""
+
+    def show(self, done: int, note: str) -> None: ...
+
+
+@contextmanager
+def steps(total: int, done: int, description: str) -> Iterator[Steps]:
+    """A display of steps on stderr, each with a note such as its loss; `done` of them lie behind already."""
+    if sys.stderr.isatty():
+        with _steps_bar(total, done, description) as bar:
+            yield bar
+    else:
+        yield _StepLines(total, description)
+
+
+class _StepLines:
+    """A line every few seconds, ever more rarely in a long run, and one for the last step."""
+
+    def __init__(self, total: int, description: str) -> None:
+        self._total, self._description = total, description
+        self._begin = self._last = time.monotonic()
+
+    def show(self, done: int, note: str) -> None:
+        moment = time.monotonic()
+        pause = max(_PLAIN_SECONDS, 0.05 * (moment - self._begin))
+        if done > 1 and done < self._total and moment - self._last < pause:
+            return
+        self._last = moment
+        print(f"{self._description}: step {done}/{self._total}, {note}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _steps_bar(total: int, done: int, description: str) -> Iterator[Steps]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    with bar:
+        task = bar.add_task(description, total=total, completed=done, note="")
+
+        class Bar:
+            def show(self, done: int, note: str) -> None:
+                bar.update(task, completed=done, note=note)
+
+        yield Bar()
+
+
 class _Lines:
     def __init__(self, total: float, description: str) -> None:
         self._total, self._description = total, description

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from plsh_cli import ranks
 from plsh_cli.errors import MessageError, PlshError, Terminated
 
 if TYPE_CHECKING:
     from plsh_cli.config.schema import Command
+    from plsh_cli.experiments.resume import Resumption
 
 
 @dataclass(frozen=True)
@@ -32,41 +34,53 @@ def launch(command: str, flags: Mapping[str, str | None], overrides: list[str] |
 
     def work() -> None:
         from plsh_cli.config import compose
+        from plsh_cli.experiments import resume
 
         sugar = compose.flag_overrides(command, flags)
         every = [*sugar, *(overrides or [])]
         if mode.multirun:
             compose.check_overrides(command, every, mode.config_dir, sweep=True)
             _echo(command, sugar, every, mode)
-            _sweep(command, every, mode)
+            _sweep(command, compose.with_implied(command, every), mode)
         else:
-            config = compose.compose(command, every, mode.config_dir)
+            found = resume.find(command, every, mode.config_dir)
+            config = found.config if found else compose.compose(command, every, mode.config_dir)
             _echo(command, sugar, every, mode)
-            _single(config, every, mode)
+            _single(config, every, mode, found)
 
     guarded(work, mode.debug)
 
 
 def _echo(command: str, sugar: list[str], overrides: list[str], mode: Mode) -> None:
     """Print the line of overrides that the flags stand for, where there were flags."""
-    if sugar:
+    if sugar and ranks.main():
         from plsh_cli.config import check
 
         words = ["plsh", *check.spelled(command).split(), *overrides, *(["--multirun"] if mode.multirun else [])]
         print(f"same as: {shlex.join(words)}", flush=True)
 
 
-def _single(config: Command, overrides: list[str], mode: Mode) -> None:
+def _single(config: Command, overrides: list[str], mode: Mode, found: Resumption | None) -> None:
     from plsh_cli import console
     from plsh_cli.experiments import harness
 
+    if found is not None:
+        overrides = found.overrides
+    if not ranks.main():
+        harness.follow(config)
+        return
     if mode.dry_run:
-        planned = harness.plan(config)
+        planned = harness.plan(config) | harness.calibrate(config)
         print(as_yaml(config), end="")
         for key, value in planned.items():
-            print(f"# {key}: {value}")
+            print(f"# {key}: {value}", flush=True)
+        harness.check_fit(config)
         return
-    harness.show(harness.execute(config, overrides, console.say))
+    for line in found.differences if found else []:
+        console.say(f"resumed with {line}")
+    if found is None and getattr(config, "resume", None):
+        console.say("no unfinished run of this configuration: a new one starts")
+    harness.show(harness.execute(config, overrides, console.say, found.folder if found else None))
 
 
 def _sweep(command: str, overrides: list[str], mode: Mode) -> None:
@@ -89,7 +103,10 @@ def guarded(work: Callable[[], None], debug: bool) -> None:
     except PlshError as error:
         if debug:
             raise
-        print(f"plsh: {error}", file=sys.stderr)
+        if ranks.main():
+            print(f"plsh: {error}", file=sys.stderr)
+        elif error.exit_code != 2:
+            print(f"plsh: process {ranks.rank()}: {error}", file=sys.stderr)
         raise typer.Exit(error.exit_code) from None
     except Terminated:
         print("plsh: terminated", file=sys.stderr)

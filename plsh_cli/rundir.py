@@ -89,6 +89,8 @@ class RunFolder:
         status = self.status() or {}
         status |= {"state": state, "reason": reason, **facts}
         status["started" if state == "running" else "ended"] = now()
+        if state == "running":
+            status.pop("ended", None)  # of a run that is resumed
         try:
             self.write_json("status.json", status)
         except OSError:

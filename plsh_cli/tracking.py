@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shlex
@@ -11,14 +12,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from plsh_cli.config.schema.sections import Logger
 from plsh_cli.errors import MessageError
-from plsh_cli.rundir import RunFolder, finite, now
+from plsh_cli.rundir import RunFolder, finite, now, read_json
 
 _REACH_SECONDS = 4.0
 _INIT_SECONDS = 7.0
+_SEGMENTS = "wandb.json"
 _STAGING: set[str] = set()
 _HINT = "or use logger.mode=offline (the default; sync later) or logger.mode=disabled"
 
@@ -32,26 +34,35 @@ class Tracker:
         self._step = 0
 
     @classmethod
-    def open(cls, folder: RunFolder, logger: Logger, config: Mapping[str, object], command: str) -> Tracker:
-        """Start tracking. Raises MessageError where an online run cannot be started within seconds."""
+    def open(
+        cls, folder: RunFolder, logger: Logger, config: Mapping[str, object], command: str, *, resume: bool = False
+    ) -> Tracker:
+        """Start tracking. Raises MessageError where an online run cannot be started within seconds.
+
+        resume: the folder's earlier W&B run goes on, where W&B is online; offline it gets a second one beside it, in
+        the same group, whose configuration names the first (`resumed_from`): an offline run cannot be reopened.
+        """
         if logger.mode == "disabled":
             return cls(folder, None, logger.mode)
         import wandb
 
         _keep_staging_in(folder)
+        first = (read_json(folder.path / _SEGMENTS) or {}).get("ids") if resume else None
+        link = _link(logger, first, config)
         try:
             settings = wandb.Settings(console="off", silent=True, init_timeout=_INIT_SECONDS)
             run = wandb.init(
                 project=logger.project,
                 entity=logger.entity,
-                group=logger.group,
+                group=link.group,
                 tags=list(logger.tags) or None,
                 job_type=command,
-                id=secrets.token_hex(4),
+                id=link.id,
+                resume=link.resume,
                 name=folder.path.name,
                 dir=str(folder.path.resolve()),
                 mode=logger.mode,
-                config=finite(dict(config)),
+                config=finite(link.config),
                 reinit="create_new",
                 settings=settings,
             )
@@ -59,11 +70,30 @@ class Tracker:
             raise MessageError(
                 f"logger.mode={logger.mode}: W&B did not start a run ({_one_line(error)}); {_HINT}"
             ) from None
+        folder.write_json(_SEGMENTS, {"ids": list(dict.fromkeys([*(first or []), link.id]))})
         return cls(folder, run, logger.mode)
 
-    def log(self, metrics: Mapping[str, object]) -> None:
-        """Record one set of metrics as the next step. Numbers and text only."""
-        self._step += 1
+    @property
+    def segment_of(self) -> str | None:
+        """The id of the earlier offline W&B run that this one is linked to, None where it stands alone."""
+        return None if self._wandb is None else self._wandb.config.get("resumed_from")
+
+    def rewind(self, step: int) -> None:
+        """Forget what metrics.jsonl has beyond a step: a resumed run does those steps again."""
+        kept = []
+        for line in (self._folder.path / "metrics.jsonl").read_bytes().splitlines(keepends=True):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue  # the process was killed in the middle of this line
+            if record.get("step", 0) <= step:
+                kept.append(line)
+        self._folder.write("metrics.jsonl", lambda handle: handle.writelines(kept))
+        self._step = step
+
+    def log(self, metrics: Mapping[str, object], step: int | None = None) -> None:
+        """Record one set of metrics as this step, by default the next one. Numbers and text only."""
+        self._step = self._step + 1 if step is None else step
         seconds = round(time.monotonic() - self._begin, 3)
         self._folder.append_line("metrics.jsonl", {"step": self._step, "time": now(), "seconds": seconds, **metrics})
         if self._wandb is not None:
@@ -105,6 +135,22 @@ class Tracker:
             return None
         segments = sorted((self._folder.path.resolve() / "wandb").glob("offline-run-*"))
         return f"wandb sync {' '.join(shlex.quote(str(segment)) for segment in segments)}" if segments else None
+
+
+class _Link(NamedTuple):
+    id: str
+    resume: str | None
+    group: str | None
+    config: dict[str, object]
+
+
+def _link(logger: Logger, ids: Sequence[str] | None, config: Mapping[str, object]) -> _Link:
+    """How a W&B run of this folder is opened, given the ids of those that it had before."""
+    if not ids:
+        return _Link(secrets.token_hex(4), None, logger.group, dict(config))
+    if logger.mode == "online":
+        return _Link(ids[0], "allow", logger.group, dict(config))
+    return _Link(secrets.token_hex(4), None, logger.group or ids[0], {**config, "resumed_from": ids[-1]})
 
 
 def _keep_staging_in(folder: RunFolder) -> None:

@@ -77,6 +77,40 @@ def low_precision(q, k, v, bias, *, causal, scale=None, **_):
     return out.to(q.dtype), logits.logsumexp(-1)
 
 
+def by_stored_lse(q, k, v, d_out, d_lse, weights, *, causal: bool, scale: float, again: bool = False):
+    """Dense out, lse, d_q, d_k, d_v (h = g), with gradients from the stored lse, as in linear memory.
+
+    again: scores are computed again for the gradients, their sums in another order.
+    """
+    n, m = q.shape[-2], k.shape[-2]
+    seen = torch.ones(n, m, dtype=torch.bool).tril(m - n) if causal else torch.ones(n, m, dtype=torch.bool)
+    bias = weights.to(q.dtype).log().masked_fill(~seen, -torch.inf)
+    logits = scale * (q @ k.mT) + bias
+    lse = logits.logsumexp(-1)
+    terms = (logits - lse[..., None]).exp()
+    out = terms @ v
+    if again:
+        terms = (scale * (q.flip(-1) @ k.flip(-1).mT) + bias - lse[..., None]).exp()
+    delta = (d_out * out).sum(-1) - d_lse
+    d_scores = scale * terms * (d_out @ v.mT - delta[..., None])
+    return [out, lse, d_scores @ k, d_scores.mT @ q, terms.mT @ d_out]
+
+
+def error_over_orders(attend, x: list[torch.Tensor], wanted, orders: int = 8) -> list[float]:
+    """Return the largest error of each result of `attend`, over orders of the head dim.
+
+    An order changes nothing but how sums are rounded: what an independent computation in this type may be off by.
+    """
+    worst = [0.0] * len(wanted)
+    for seed in range(orders):
+        order = torch.randperm(x[0].shape[-1], generator=torch.Generator().manual_seed(seed))
+        found = attend(*(one[..., order] if one.ndim == 4 else one for one in x))
+        for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
+            error = one.double() - (other[..., order] if other.ndim == 4 else other)
+            worst[i] = max(worst[i], float(error.abs().max()))
+    return worst
+
+
 def assert_close(found: list[torch.Tensor], wanted: list[torch.Tensor], tolerance: float, what: str = "") -> None:
     """Each of out, lse and gradients within tolerance times (1 + its largest finite number); -inf where it must be."""
     for name, one, other in zip(NAMES, found, wanted, strict=True):

@@ -6,6 +6,7 @@ queries, m keys, d head dim.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from plsh_cli.attention.bias import (
     take_heads,
 )
 from plsh_cli.attention.blocks import block_attention
-from plsh_cli.attention.inputs import Layout, check, check_draws
+from plsh_cli.attention.inputs import Layout, check, check_draws, positions
 from plsh_cli.attention.reference import reference_attention
 from plsh_cli.positional.partitions import PartitionSet, stack
 
@@ -59,10 +60,19 @@ def attention(
     cut blocks. key_padding_mask (b, m) bool: True for keys that count. lse is float32 (float64 for float64). A row that
     sees no key gives 0 and -inf, and gradient 0. A number that is not finite reaches only the rows that see it.
 
-    backend: "auto" or one of `BACKENDS`; see `choose_backend`. Differentiable in q, k, v by every backend. Raises
-    ValueError naming the argument that does not fit.
+    backend: "auto" or one of `BACKENDS`; see `choose_backend`. Differentiable in q, k, v by every backend, once (no
+    second derivatives, no functorch transforms). Types are those of the inputs under autocast too, and torch.compile
+    leaves the call as it is. Raises ValueError naming the argument that does not fit.
     """
     options = {"q_offset": q_offset, "cu_seqlens": cu_seqlens, "key_padding_mask": key_padding_mask}
+    # Traced by torch.compile, loops over draws and NumPy's float64 would come out otherwise.
+    run = _not_compiled() if torch.compiler.is_dynamo_compiling() else _attention
+    out, lse = run(q, k, v, bias, causal, scale, backend, options)
+    return (out, lse) if return_lse else out
+
+
+def _attention(q, k, v, bias, causal, scale, backend: str, options: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `attention`'s out and lse."""
     layout, scale = check(q, k, v, causal=causal, scale=scale, **options)
     bias = NoBias() if bias is None else bias
     _check_bias(bias, q, layout)
@@ -72,8 +82,17 @@ def attention(
     if reason := why_not(name, q, bias, causal=causal):
         raise ValueError(f"backend = {name!r}: {reason}")
     run = functools.partial(BACKENDS[name], causal=bool(causal), scale=scale, **options)
-    out, lse = _mixed(run, q, k, v, bias) if isinstance(bias, Mixed) else run(q, k, v, bias)
-    return (out, lse) if return_lse else out
+    with torch.autocast(q.device.type, enabled=False) if _autocasts(q.device.type) else contextlib.nullcontext():
+        return _mixed(run, q, k, v, bias) if isinstance(bias, Mixed) else run(q, k, v, bias)
+
+
+@functools.cache
+def _not_compiled() -> Callable:
+    return torch.compiler.disable(_attention)
+
+
+def _autocasts(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def choose_backend(q: torch.Tensor, bias: Bias | None = None, *, causal: bool = True) -> str:
@@ -174,14 +193,14 @@ def _structure(bias: Bias, q: torch.Tensor, k: torch.Tensor, q_offset: int | Non
     from plsh_cli.attention.fused import Band
 
     heads, n, m = q.shape[1], q.shape[2], k.shape[2]
-    positions = max(m, n + (m - n if q_offset is None else int(q_offset)))
+    covered = positions(n, m, m - n if q_offset is None else int(q_offset))
     if isinstance(bias, FixedBlocks | Plsh):
         prepared = bias.prepared if isinstance(bias, Plsh) else {}
-        key = (draws.__module__, heads, positions)
+        key = (draws.__module__, heads, covered)
         if key not in prepared:
-            prepared[key] = draws(_for_heads(partitions(bias, heads, positions), heads))
+            prepared[key] = draws(_for_heads(partitions(bias, heads, covered), heads))
         return prepared[key]
-    decays = head_structures(bias, heads, positions)
+    decays = head_structures(bias, heads, covered)
     return Band([one.sigma for one in decays], [one.width for one in decays])
 
 

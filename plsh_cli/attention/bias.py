@@ -73,6 +73,10 @@ class Plsh:
         if self.merge not in MERGES:
             raise ValueError(f"merge = {self.merge!r}: must be one of {', '.join(MERGES)}")
 
+    def __reduce__(self) -> tuple[type[Plsh], tuple[PartitionSet, str]]:
+        # Copies prepare anew: what is prepared may be memory of this process and this object.
+        return Plsh, (self.parts, self.merge)
+
 
 @dataclass(frozen=True, eq=False)
 class Mixed:

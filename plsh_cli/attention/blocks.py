@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from plsh_cli.attention import contain
 from plsh_cli.attention.bias import Bias, Decay, NoBias, Plsh, head_structures
 from plsh_cli.attention.inputs import Layout, check, check_draws, compute_dtype
-from plsh_cli.attention.merge import absorb
+from plsh_cli.attention.merge import Sums
 from plsh_cli.attention.pieces import Piece, block_pieces
 from plsh_cli.attention.places import Places
 from plsh_cli.attention.stock import CHUNK_SCORES, EMPTY, REMOVED, attend, attend_backward
@@ -61,6 +61,9 @@ def merged_attention(
     mean: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return out and lse of the merge of every head's pieces; mean: of the mean of its draws."""
+    if scale <= 0.0:
+        # torch's kernels multiply the -inf of a causal mask by the scale.
+        q, scale = (q * 0.0, 1.0) if scale == 0.0 else (-q, -scale)
     return _Merged.apply(q, k, v, _Task(structures, layout, scale, pieces, mean))
 
 
@@ -87,19 +90,19 @@ class _Task:
         """Return what the padding mask adds to scores, (b, m)."""
         if self.layout.keep is None:
             return None
-        zeros = torch.zeros(self.layout.keep.shape, dtype=compute_dtype(q.dtype), device=q.device)
+        zeros = torch.zeros(self.layout.keep.shape, dtype=q.dtype, device=q.device)
         return zeros.masked_fill_(~self.layout.keep, REMOVED)
 
 
 class _Merged(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, task):
-        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q.detach(), k.detach(), v.detach()))
+        q, k, v = q.detach(), k.detach(), v.detach()
         finite, scores, spoilt = contain.all_finite(q, k, v), None, None
         if not finite:
             bad_q, bad_k, bad_v = (contain.bad_rows(x) for x in (q, k, v))
             q, k, v = (torch.where(x.isfinite(), x, 0.0) for x in (q, k, v))
-        out, lse = _forward(q, k, v, task)
+        out, lse = _forward(*(_wide(x) for x in (q, k, v)), task)
         out = out.to(q.dtype)
         ctx.task, ctx.finite = task, finite
         shown, shown_lse = out, lse
@@ -128,7 +131,7 @@ class _Merged(torch.autograd.Function):
                 d_lse = d_lse.masked_fill(~d_lse.isfinite(), 0.0)
             if not ctx.finite:
                 bad_terms, bad_grads = bad_terms | scores, bad_grads | spoilt
-        grads = _backward(q, k, v, out, lse, d_out, d_lse, ctx.task)
+        grads = _backward(*(_wide(x) for x in (q, k, v, out)), lse, _wide(d_out), d_lse, ctx.task)
         if not finite:
             some = lse > -torch.inf
             layout, structures = ctx.task.layout, ctx.task.structures
@@ -140,29 +143,41 @@ class _Merged(torch.autograd.Function):
         return *(grad.to(q.dtype) for grad in grads), None
 
 
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """Return x in the type of sums and with unit last stride, as torch's kernels need it.
+
+    On 16-bit inputs they would round probabilities and the output of each draw, and take longer for short blocks.
+    """
+    x = x.to(compute_dtype(x.dtype))
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, task: _Task) -> tuple[torch.Tensor, torch.Tensor]:
     """Return out and lse in the type of sums."""
-    out, lse = _empty_part(q)
+    sums = _sums(q)
+    if q.shape[0] == 0:  # torch's kernels divide by the batch
+        return sums.merged()
     padding, share = task.padding(q), q.shape[1] // k.shape[1]
     for i in range(q.shape[1]):
-        inputs = q[:, i], k[:, i // share], v[:, i // share]
+        inputs, mine = (q[:, i], k[:, i // share], v[:, i // share]), Sums(*(x[:, i] for x in sums))
         if task.mean:
-            _mean_forward(*inputs, out[:, i], lse[:, i], i, padding, task)
+            _mean_forward(*inputs, mine, i, padding, task)
             continue
         for piece in task.of_head(i, q):
-            _absorb_piece(*inputs, out[:, i], lse[:, i], piece, piece.log_weight, padding, task.scale)
-    return out, lse
+            _absorb_piece(*inputs, mine, piece, piece.log_weight, padding, task.scale)
+    return sums.merged()
 
 
-def _mean_forward(q, k, v, out, lse, i: int, padding, task: _Task) -> None:
-    """Fill out with the weighted mean of the draws' outputs, where they have keys, and lse with that of the merge."""
-    mass = torch.zeros_like(lse)
-    for log_weight, mine, mine_lse, _ in _draws_of(q, k, v, i, padding, task):
-        weight = _mass(log_weight, mine_lse)
-        out.addcmul_(mine, weight.unsqueeze(-1))
-        mass += weight
-        torch.logaddexp(lse, mine_lse + log_weight, out=lse)
-    out /= torch.where(mass == 0, 1.0, mass).unsqueeze(-1)
+def _mean_forward(q, k, v, sums: Sums, i: int, padding, task: _Task) -> None:
+    """Fill the sums: out the weighted mean of the draws' outputs, where they have keys, and lse that of the merge."""
+    mean, weights = torch.zeros_like(sums.total), torch.zeros_like(sums.mass)
+    for log_weight, out, lse, _ in _draws_of(q, k, v, i, padding, task):
+        weight = _mass(log_weight, lse)
+        mean.addcmul_(out, weight.unsqueeze(-1))
+        weights += weight
+        sums.absorb(out, lse + log_weight)
+    factor = sums.mass / weights.masked_fill(weights == 0, 1.0)
+    torch.mul(mean, factor.unsqueeze(-1), out=sums.total)
 
 
 def _mass(log_weight: float, lse: torch.Tensor) -> torch.Tensor:
@@ -176,30 +191,28 @@ def _draws_of(q, k, v, i: int, padding, task: _Task) -> Iterator[tuple[float, to
     for piece in task.of_head(i, q):
         pieces.setdefault(piece.draw, []).append(piece)
     for of_draw in pieces.values():
-        out, lse = _empty_part(q)
+        sums = _sums(q)
         for piece in of_draw:
-            _absorb_piece(q, k, v, out, lse, piece, 0.0, padding, task.scale)
-        yield of_draw[0].log_weight, out, lse, of_draw
+            _absorb_piece(q, k, v, sums, piece, 0.0, padding, task.scale)
+        yield of_draw[0].log_weight, *sums.merged(), of_draw
 
 
-def _empty_part(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    dtype = compute_dtype(q.dtype)
-    out = torch.zeros(q.shape, dtype=dtype, device=q.device)
-    return out, torch.full(q.shape[:-1], -torch.inf, dtype=dtype, device=q.device)
+def _sums(q: torch.Tensor) -> Sums:
+    return Sums.start(q.shape, q.dtype, q.device)
 
 
-def _absorb_piece(q, k, v, out, lse, piece: Piece, log_weight: float, padding, scale: float) -> None:
-    """Merge a piece into one head's out (b, n, d) and lse (b, n), in place."""
+def _absorb_piece(q, k, v, sums: Sums, piece: Piece, log_weight: float, padding, scale: float) -> None:
+    """Merge a piece into one head's sums, (b, n, d) and (b, n), in place."""
     queries, _, inputs, mask = _gather(q, k, v, piece, padding)
     part, part_lse = attend(*inputs, causal=piece.run.causal, mask=mask, scale=scale)
     if mask is not None:
         part_lse = part_lse.masked_fill(part_lse < EMPTY, -torch.inf)
     if piece.row_bias is not None:
-        part_lse = part_lse + piece.row_bias.to(lse.dtype)
-    mine, mine_lse = queries.read(out), queries.read(lse)
-    absorb(mine, mine_lse, part[..., : out.shape[-1]], part_lse + log_weight)
-    queries.write(out, mine)
-    queries.write(lse, mine_lse)
+        part_lse = part_lse + piece.row_bias.to(part_lse.dtype)
+    mine = Sums(*(queries.read(x) for x in sums))
+    mine.absorb(part[..., : mine.total.shape[-1]], part_lse + log_weight)
+    for whole, rows in zip(sums, mine, strict=True):
+        queries.write(whole, rows)
 
 
 def _gather(q, k, v, piece: Piece, padding) -> tuple[Places, Places, list[torch.Tensor], torch.Tensor | None]:
@@ -223,12 +236,14 @@ def _gather(q, k, v, piece: Piece, padding) -> tuple[Places, Places, list[torch.
 def _backward(q, k, v, out, lse, d_out, d_lse, task: _Task) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the gradients in the type of sums."""
     dim = q.shape[-1]
+    if q.shape[0] == 0:
+        return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     if d_lse is not None:
         # One more column, ones in v and d_lse in d_out, adds d_lse to d_out v^T and leaves the rest as it was.
-        q, k, v, out = pad(q, (0, 1)), pad(k, (0, 1)), pad(v, (0, 1), value=1.0), pad(out, (0, 1))
+        q, k, v, out = (_wide(pad(x, (0, 1), value=one)) for x, one in ((q, 0.0), (k, 0.0), (v, 1.0), (out, 0.0)))
         d_out = torch.cat([d_out, d_lse[..., None].to(d_out.dtype)], dim=-1)
     d_out = d_out.contiguous()
-    grads = [torch.zeros(x.shape, dtype=compute_dtype(x.dtype), device=x.device) for x in (q, k, v)]
+    grads = [torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
     # A row without keys: any finite lse, for its terms are exp(REMOVED).
     lse = lse.masked_fill(lse == -torch.inf, 0.0)
     padding, share = task.padding(q), q.shape[1] // k.shape[1]
@@ -251,13 +266,13 @@ def _mean_backward(q, k, v, lse, d_out, with_lse: bool, grads, i: int, padding, 
         mass += _mass(log_weight, mine_lse)
     mass = torch.where(mass == 0, 1.0, mass)
     for log_weight, mine, mine_lse, pieces in _draws_of(q, k, v, i, padding, task):
-        share = (d_out * (math.exp(log_weight) / mass).unsqueeze(-1)).to(d_out.dtype)
+        share = d_out * (math.exp(log_weight) / mass).unsqueeze(-1)
         if with_lse:
             share[..., -1] = d_out[..., -1] * (mine_lse + log_weight - lse).exp()
             mine[..., -1] = 0.0
         mine_lse = mine_lse.masked_fill(mine_lse == -torch.inf, 0.0)
         for piece in pieces:
-            _add_gradients(q, k, v, mine.to(q.dtype), mine_lse, share, grads, piece, 0.0, padding, task.scale)
+            _add_gradients(q, k, v, mine, mine_lse, share, grads, piece, 0.0, padding, task.scale)
 
 
 def _add_gradients(q, k, v, out, lse, d_out, grads, piece: Piece, log_weight: float, padding, scale: float) -> None:

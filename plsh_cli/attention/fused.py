@@ -8,14 +8,14 @@ Shapes: b batch, h query heads, g key/value heads (h is a multiple of g), n quer
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from plsh_cli.attention import native
+from plsh_cli.attention.inputs import Layout, check, check_structure
 
 PAD_TO = 16  # the kernels read rows in whole vectors
 
@@ -29,6 +29,7 @@ class Band:
 
     sigma: Sequence[float]
     width: Sequence[float]
+    capacity = None  # serves any number of positions
 
     def __post_init__(self) -> None:
         if len(self.sigma) != len(self.width) or len(self.sigma) == 0:
@@ -78,17 +79,20 @@ def fused_attention(
     -inf, gradient 0. A number that is not finite reaches only the rows that see it. Raises ValueError for what does
     not fit.
     """
-    checked = _check(q, k, v, structure, causal, q_offset, cu_seqlens, key_padding_mask)
+    layout, scale = check(
+        q, k, v, causal=causal, scale=scale, q_offset=q_offset, cu_seqlens=cu_seqlens, key_padding_mask=key_padding_mask
+    )
+    if q.dtype not in native.DTYPES or q.device.type != "cpu":
+        raise ValueError(f"q: is {q.dtype} on {q.device}, must be float32, bfloat16 or float16 on the CPU")
+    check_structure(structure.num_heads, structure.capacity, q.shape[1], layout)
     threads = torch.get_num_threads() if num_threads is None else int(num_threads)
     if threads < 1:
         raise ValueError(f"num_threads = {num_threads}: must be at least 1")
     dim = q.shape[-1]
-    scale = dim**-0.5 if scale is None else float(scale)
-    if not math.isfinite(scale):
-        raise ValueError(f"scale = {scale}: must be finite")
     if dim % PAD_TO:
         q, k, v = (torch.nn.functional.pad(x, (0, -dim % PAD_TO)) for x in (q, k, v))
-    task = _Task(structure, bool(causal), scale, *checked, threads)
+    keep = None if layout.keep is None else layout.keep.contiguous()
+    task = _Task(structure, replace(layout, keep=keep), scale, threads)
     out, lse = _Fused.apply(q, k, v, task)
     return out[..., :dim], lse
 
@@ -96,23 +100,26 @@ def fused_attention(
 @dataclass(frozen=True, eq=False)
 class _Task:
     structure: Band | Draws
-    causal: bool
+    layout: Layout
     scale: float
-    q_offset: int
-    starts: torch.Tensor | None
-    keep: torch.Tensor | None
     threads: int
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> native.Call:
         call = native.Call()
         (call.batch, call.heads, call.queries, call.dim), (call.key_heads, call.keys) = q.shape, k.shape[1:3]
-        call.query_offset, call.causal, call.scale, call.threads = self.q_offset, self.causal, self.scale, self.threads
+        layout = self.layout
+        call.query_offset, call.causal, call.scale, call.threads = (
+            layout.offset,
+            layout.causal,
+            self.scale,
+            self.threads,
+        )
         call.type = native.DTYPES[q.dtype]
         call.q, call.k, call.v = native.Array.of(q), native.Array.of(k), native.Array.of(v)
-        if self.starts is not None:
-            call.documents, call.document_starts = len(self.starts) - 1, self.starts.data_ptr()
-        if self.keep is not None:
-            call.keep = self.keep.data_ptr()
+        if layout.documents is not None:
+            call.documents, call.document_starts = len(layout.documents) - 1, layout.documents.ctypes.data
+        if layout.keep is not None:
+            call.keep = layout.keep.data_ptr()
         if isinstance(self.structure, Draws):
             call.partitions = self.structure.table.pointer
         else:
@@ -161,55 +168,3 @@ def _readable(x: torch.Tensor) -> torch.Tensor:
     x = x.detach()
     in_place = x.stride(-1) == 1 and (x.element_size() == 4 or all(s % 2 == 0 for s in x.stride()[:3]))
     return x if in_place else x.clone(memory_format=torch.contiguous_format)
-
-
-def _check(q, k, v, structure, causal, q_offset, cu_seqlens, keep):
-    """Return q_offset, document starts and mask in the kernels' form; ValueError naming what does not fit."""
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.ndim != 4 or 0 in (tensor.shape[1], tensor.shape[3]):
-            raise ValueError(f"{name} must have shape (batch, heads, positions, head dim), got {tuple(tensor.shape)}")
-        if tensor.device.type != "cpu":
-            raise ValueError(f"{name} is on {tensor.device}: backend fused runs on the CPU")
-        if tensor.dtype not in native.DTYPES or tensor.dtype != q.dtype:
-            raise ValueError(f"{name} is {tensor.dtype}: q, k and v must all be float32, bfloat16 or float16")
-    if k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
-        raise ValueError(f"q, k, v of shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)} do not fit together")
-    if q.shape[1] % k.shape[1]:
-        raise ValueError(f"query heads must be a multiple of key heads, got {q.shape[1]} and {k.shape[1]}")
-    if structure.num_heads != q.shape[1]:
-        raise ValueError(f"structure is for {structure.num_heads} heads, q has {q.shape[1]}")
-    n, m = q.shape[2], k.shape[2]
-    offset = m - n if q_offset is None else int(q_offset)
-    if isinstance(structure, Draws):
-        if structure.capacity != (needed := max(m, n + offset)):
-            raise ValueError(
-                f"structure: draws for {structure.capacity} positions, the call has {needed}; see PartitionSet.prefix"
-            )
-        if offset < 0 and not causal:
-            raise ValueError(f"q_offset = {offset}: must be >= 0 with draws that are not causal")
-    return offset, _document_starts(cu_seqlens, n, m, offset), _keep(keep, q.shape[0], m)
-
-
-def _document_starts(cu_seqlens: torch.Tensor | None, n: int, m: int, offset: int) -> torch.Tensor | None:
-    if cu_seqlens is None:
-        return None
-    if cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.ndim != 1 or len(cu_seqlens) < 2:
-        raise ValueError(
-            f"cu_seqlens must be one row of int32 or int64, got {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}"
-        )
-    if n != m or offset != 0:
-        raise ValueError(
-            f"cu_seqlens needs as many queries as keys and q_offset 0, got n = {n}, m = {m}, q_offset = {offset}"
-        )
-    starts = cu_seqlens.to(device="cpu", dtype=torch.int64).contiguous()
-    if starts[0] != 0 or starts[-1] != n or bool((starts.diff() < 0).any()):
-        raise ValueError(f"cu_seqlens must ascend from 0 to n = {n}, got {cu_seqlens.tolist()[:8]}")
-    return starts
-
-
-def _keep(mask: torch.Tensor | None, batch: int, m: int) -> torch.Tensor | None:
-    if mask is None:
-        return None
-    if mask.dtype != torch.bool or tuple(mask.shape) != (batch, m):
-        raise ValueError(f"key_padding_mask must be bool ({batch}, {m}), got {mask.dtype} {tuple(mask.shape)}")
-    return mask.contiguous()

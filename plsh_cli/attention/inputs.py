@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+LARGEST_POSITION = 1 << 29  # positions and distances add up within int32 in the kernels
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,7 @@ class Layout:
 
     @property
     def positions(self) -> int:
-        return max(self.m, self.n + self.offset)
+        return positions(self.n, self.m, self.offset)
 
 
 def check(
@@ -51,11 +52,18 @@ def check(
     if not math.isfinite(scale):
         raise ValueError(f"scale = {scale}: must be finite")
     n, m = q.shape[2], k.shape[2]
-    offset = m - n if q_offset is None else int(q_offset)
+    offset = m - n if q_offset is None else _offset(q_offset)
+    if max(n, m, abs(offset)) >= LARGEST_POSITION:
+        raise ValueError(f"q_offset = {offset}, n = {n}, m = {m}: must be below {LARGEST_POSITION} in size")
     documents = None if cu_seqlens is None else _documents(cu_seqlens, n, m, offset)
     if key_padding_mask is not None:
         _check_keep(key_padding_mask, q, m)
     return Layout(n, m, bool(causal), offset, documents, key_padding_mask), scale
+
+
+def positions(n: int, m: int, offset: int) -> int:
+    """Return how many positions draws must cover, at least 1: those of all keys and of all queries."""
+    return max(1, m, n + offset)
 
 
 def check_draws(layout: Layout) -> None:
@@ -65,6 +73,19 @@ def check_draws(layout: Layout) -> None:
             f"q_offset = {layout.offset}: must be >= 0 with blocks that are not causal, give q_offset "
             f"(the default is m - n = {layout.m - layout.n})"
         )
+
+
+def check_structure(num_heads: int, capacity: int | None, heads: int, layout: Layout) -> None:
+    """Raise ValueError where a kernel's band (capacity None) or draws are not for these heads and positions."""
+    if num_heads != heads:
+        raise ValueError(f"structure: is for {num_heads} heads, q has {heads}; must be the same")
+    if capacity is None:
+        return
+    if capacity != layout.positions:
+        raise ValueError(
+            f"structure: draws for {capacity} positions, the call has {layout.positions}; see PartitionSet.prefix"
+        )
+    check_draws(layout)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -88,7 +109,13 @@ def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         raise ValueError(f"q: has {q.shape[1]} heads, must be a multiple of the {k.shape[1]} heads of k and v")
 
 
-def _documents(cu_seqlens: torch.Tensor, n: int, m: int, offset: int) -> np.ndarray:
+def _offset(q_offset: int) -> int:
+    if not (math.isfinite(q_offset) and int(q_offset) == q_offset):
+        raise ValueError(f"q_offset = {q_offset}: must be a whole number, the position of the first query")
+    return int(q_offset)
+
+
+def _documents(cu_seqlens: torch.Tensor, n: int, m: int, offset: int) -> np.ndarray | None:
     if cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.ndim != 1 or len(cu_seqlens) < 2:
         raise ValueError(
             f"cu_seqlens: is {cu_seqlens.dtype} of shape {tuple(cu_seqlens.shape)}, must be one row of int32 or int64"
@@ -98,7 +125,7 @@ def _documents(cu_seqlens: torch.Tensor, n: int, m: int, offset: int) -> np.ndar
     documents = cu_seqlens.cpu().numpy().astype(np.int64)
     if documents[0] != 0 or documents[-1] != n or (np.diff(documents) < 0).any():
         raise ValueError(f"cu_seqlens = {documents.tolist()[:9]}: must ascend from 0 to n = {n}")
-    return np.unique(documents)
+    return np.unique(documents) if n else None
 
 
 def _check_keep(keep: torch.Tensor, q: torch.Tensor, m: int) -> None:

@@ -7,6 +7,9 @@ part of weight w enters with lse + ln w.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 
 
@@ -24,9 +27,35 @@ def merge(
     return merged, torch.where(empty, -torch.inf, total.log() + pivot)
 
 
-def absorb(out: torch.Tensor, lse: torch.Tensor, other: torch.Tensor, other_lse: torch.Tensor) -> None:
-    """Merge the second part into the first, in place: `merge` for loops that keep no graph."""
-    total = torch.logaddexp(lse, other_lse)
-    pivot = total.masked_fill(total == -torch.inf, 0.0)
-    out.mul_((lse - pivot).exp_().unsqueeze(-1)).addcmul_(other.to(out.dtype), (other_lse - pivot).exp_().unsqueeze(-1))
-    lse.copy_(total)
+class Sums(NamedTuple):
+    """A merge under way, for loops that keep no graph: numerators (.., e), largest lse so far (..), and masses (..).
+
+    Sums are relative to the largest lse, so that each part costs a rounding of the size of its share in the result, not
+    one of the size of the lse. `start` holds no part; `absorb` adds one, in place.
+    """
+
+    total: torch.Tensor
+    largest: torch.Tensor
+    mass: torch.Tensor
+
+    @classmethod
+    def start(cls, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Sums:
+        rows = shape[:-1]
+        return cls(
+            torch.zeros(shape, dtype=dtype, device=device),
+            torch.full(rows, -torch.inf, dtype=dtype, device=device),
+            torch.zeros(rows, dtype=dtype, device=device),
+        )
+
+    def absorb(self, out: torch.Tensor, lse: torch.Tensor) -> None:
+        largest = torch.maximum(self.largest, lse)
+        pivot = largest.masked_fill(largest == -torch.inf, 0.0)
+        kept, added = (self.largest - pivot).exp_(), (lse - pivot).exp_()
+        self.total.mul_(kept.unsqueeze(-1)).addcmul_(out.to(self.total.dtype), added.unsqueeze(-1))
+        self.mass.mul_(kept).add_(added)
+        self.largest.copy_(largest)
+
+    def merged(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the merged part; its out takes the place of the numerators."""
+        empty = self.mass == 0
+        return self.total.div_(self.mass.masked_fill(empty, 1.0).unsqueeze(-1)), self.mass.log().add_(self.largest)

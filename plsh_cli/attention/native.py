@@ -22,8 +22,11 @@ class Array(ctypes.Structure):
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Array:
-        """Return a view of the tensor's memory, which the caller keeps alive."""
-        return cls(tensor.data_ptr(), *tensor.stride()[:3])
+        """Return a view of the tensor's memory, which the caller keeps alive; ValueError where it has none."""
+        pointer = tensor.data_ptr()
+        if pointer == 0 and tensor.numel() > 0:
+            raise ValueError(f"q, k, v: {type(tensor).__name__} without memory, must be tensors that hold numbers")
+        return cls(pointer, *tensor.stride()[:3])
 
 
 class Call(ctypes.Structure):
@@ -70,12 +73,16 @@ class BlockTable:
 
     def __init__(self, widths: np.ndarray, shifts: np.ndarray, weights: np.ndarray, capacity: int, num_threads: int):
         arrays = [np.ascontiguousarray(x, dtype=np.float64) for x in (widths, shifts, weights)]
+        self._arguments = (*arrays, capacity, num_threads)
         heads, draws = arrays[0].shape
         built = ctypes.c_void_p()
         pointers = (x.ctypes.data for x in arrays)
         _check(kernels().plsh_partitions(*pointers, heads, draws, capacity, num_threads, ctypes.byref(built)))
         self.pointer = built.value
         weakref.finalize(self, kernels().plsh_partitions_free, built.value)
+
+    def __reduce__(self) -> tuple[type[BlockTable], tuple]:
+        return BlockTable, self._arguments
 
     @property
     def num_bytes(self) -> int:

@@ -66,13 +66,13 @@ def reference_attention(
     dtype = compute_dtype(q.dtype)
     seen = visible(layout, q.device)
 
-    def under(bias: Bias) -> tuple[torch.Tensor, torch.Tensor]:
+    def under(bias: Bias, counts: bool | torch.Tensor = True) -> tuple[torch.Tensor, torch.Tensor]:
         log_weights = dense_log_weights(bias, q.shape[1], layout).to(q.device, dtype)
-        return _attend(q, k, v, log_weights, seen & (log_weights > -torch.inf), dtype, scale)
+        return _attend(q, k, v, log_weights, seen & (log_weights > -torch.inf) & counts, dtype, scale)
 
     out, lse = under(bias)
     if isinstance(bias, Plsh) and bias.merge == "mean":
-        out = _mean_of_draws(bias.parts, under, dtype).to(q.dtype)
+        out = _mean_of_draws(bias.parts, under, dtype, q.device).to(q.dtype)
     return out, lse
 
 
@@ -113,30 +113,31 @@ def _draws_at(parts: PartitionSet, layout: Layout) -> torch.Tensor:
     """Return ln M~ (n, m) of one head; queries before position 0 are in no block."""
     whole = torch.from_numpy(m_tilde(parts))
     out = whole.new_zeros(layout.n, layout.m)
-    first = max(0, -layout.offset)
-    out[first:] = whole[layout.offset + first : layout.offset + layout.n, : layout.m]
+    first = min(max(0, -layout.offset), layout.n)
+    out[first:] = whole[max(0, layout.offset) : max(0, layout.offset + layout.n), : layout.m]
     return out.log()
 
 
-def _mean_of_draws(parts: PartitionSet, under, dtype: torch.dtype) -> torch.Tensor:
+def _mean_of_draws(parts: PartitionSet, under, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return the weighted mean of the outputs over the draws in which a row has keys; 0 where there is none."""
     total, mass = 0.0, 0.0
     for k in range(parts.num_draws):
-        out, lse = under(Plsh(one_draw(parts, k)))
-        weight = torch.as_tensor(parts.weights[:, k], device=out.device, dtype=dtype)[:, None]
-        weight = torch.where(lse == -torch.inf, 0.0, weight)
+        weight = torch.from_numpy(parts.weights[:, k, None])
+        # A draw that weighs 0 is none: 0 times NaN would be seen.
+        out, lse = under(Plsh(one_draw(parts, k)), (weight > 0)[..., None].to(device))
+        weight = torch.where(lse == -torch.inf, 0.0, weight.to(device, dtype))
         total, mass = total + weight[..., None] * out.to(dtype), mass + weight
     return total / torch.where(mass == 0, 1.0, mass)[..., None]
 
 
 def _attend(q, k, v, log_weights, seen, dtype: torch.dtype, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Softmax over the seen keys of scale q k^T + log_weights, in `dtype`; the rows of a key head's queries as one."""
-    *batch, h, n, _ = q.shape
+    *batch, h, n, d = q.shape
     g, m, e = v.shape[-3:]
     rows = (*batch, g, h // g * n)
     seen = seen.expand(*batch, h, n, m).reshape(*rows, m)
     log_weights = log_weights.expand(*batch, h, n, m).reshape(*rows, m)
-    scores = scale * _Scores.apply(q.to(dtype).reshape(*rows, -1), k.to(dtype), seen)
+    scores = scale * _Scores.apply(q.to(dtype).reshape(*rows, d), k.to(dtype), seen)
     logits = (scores + log_weights).masked_fill(~seen, -torch.inf)
     largest = logits.amax(dim=-1, keepdim=True).detach() if m else logits.new_zeros(*rows, 1)
     largest = torch.where(largest.isfinite(), largest, 0.0)

@@ -9,14 +9,15 @@ Shapes: b batch, h query heads, g key/value heads (h is a multiple of g), n quer
 from __future__ import annotations
 
 import contextlib
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import triton
 
 from plsh_cli.attention import triton_kernels as kernels
+from plsh_cli.attention.inputs import LARGEST_POSITION, check, check_structure, positions
 from plsh_cli.attention.triton_draws import Draws
 from plsh_cli.attention.triton_pairs import Pairs
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_DIM = 256
 PAD_TO = 16  # keeps every row on 16 bytes, whatever the length
-LARGEST_WIDTH = 1 << 29  # positions and widths add up within int32
 
 
 def interpreted() -> bool:
@@ -56,16 +56,16 @@ def triton_attention(
     count. A row without keys gives 0 and -inf, gradient 0. A number that is not finite reaches only the rows that see
     it. Raises ValueError for what does not fit.
     """
-    _check_tensors(q, k, v)
-    offset = _check_positions(q, k, structure, bool(causal), q_offset)
-    dim = q.shape[-1]
-    scale = dim**-0.5 if scale is None else float(scale)
-    if not math.isfinite(scale):
-        raise ValueError(f"scale = {scale}: must be finite")
-    documents = _documents(cu_seqlens, q.shape[2], k.shape[2], offset, q.device)
-    pairs = _pairs(structure, documents, _keep(key_padding_mask, k), q.device)
-    task = _Task(pairs, structure, bool(causal), scale, offset)
-    dtype = q.dtype
+    layout, scale = check(
+        q, k, v, causal=causal, scale=scale, q_offset=q_offset, cu_seqlens=cu_seqlens, key_padding_mask=key_padding_mask
+    )
+    _check_served(q)
+    heads = q.shape[1] if structure.num_heads == 1 and isinstance(structure, Draws) else structure.num_heads
+    check_structure(heads, structure.capacity, q.shape[1], layout)
+    keep = None if layout.keep is None else layout.keep.contiguous().view(torch.uint8)
+    pairs = _pairs(structure, _documents(layout.documents, q.device), keep, q.device)
+    task = _Task(pairs, structure, layout.causal, scale, layout.offset)
+    dtype, dim = q.dtype, q.shape[-1]
     if interpreted() and dtype == torch.bfloat16:
         q, k, v = q.float(), k.float(), v.float()
     if dim % PAD_TO:
@@ -93,7 +93,7 @@ class _Task:
             "n": n,
             "m": m,
             "offset": self.offset,
-            "capacity": self.structure.capacity if draws else max(m, n + self.offset, 1),
+            "capacity": self.structure.capacity if draws else positions(n, m, self.offset),
             "num_draws": self.structure.num_draws if draws else 0,
             "words": self.pairs.blocks.shape[2] if draws else 0,
             "table_step": int(self.structure.num_heads > 1),
@@ -204,74 +204,26 @@ def _pairs(structure: Band | Draws, documents, keep: torch.Tensor | None, device
         pairs = Pairs(*structure.on(device))
     else:
         slopes = torch.tensor([1.0 / float(x) for x in structure.sigma], dtype=torch.float32, device=device)
-        widths = [int(min(float(x), LARGEST_WIDTH)) for x in structure.width]
+        widths = [int(min(float(x), LARGEST_POSITION)) for x in structure.width]
         pairs = Pairs(slopes=slopes, widths=torch.tensor(widths, dtype=torch.int32, device=device))
     return pairs._replace(document_first=documents[0], document_end=documents[1], keep=keep)
 
 
-def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.ndim != 4 or 0 in (tensor.shape[1], tensor.shape[3]):
-            raise ValueError(f"{name} must have shape (batch, heads, positions, head dim), got {tuple(tensor.shape)}")
-        if tensor.device != q.device:
-            raise ValueError(f"{name} is on {tensor.device}, q on {q.device}: q, k and v must be on one device")
-        if tensor.dtype not in DTYPES or tensor.dtype != q.dtype:
-            raise ValueError(f"{name} is {tensor.dtype}: q, k and v must all be float32, bfloat16 or float16")
+def _check_served(q: torch.Tensor) -> None:
+    if q.dtype not in DTYPES:
+        raise ValueError(f"q: is {q.dtype}, must be one of {', '.join(str(t) for t in DTYPES)}")
     if q.device.type != "cuda" and not (q.device.type == "cpu" and interpreted()):
         raise ValueError(
-            f"q is on {q.device}: backend triton runs on CUDA devices (on the CPU with TRITON_INTERPRET=1)"
+            f"q: is on {q.device}, backend triton runs on CUDA devices (on the CPU with TRITON_INTERPRET=1)"
         )
-    if k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
-        raise ValueError(f"q, k, v of shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)} do not fit together")
     if q.shape[3] > LARGEST_DIM:
-        raise ValueError(f"q has head dim {q.shape[3]}: backend triton takes up to {LARGEST_DIM}")
-    if q.shape[1] % k.shape[1]:
-        raise ValueError(f"query heads must be a multiple of key heads, got {q.shape[1]} and {k.shape[1]}")
+        raise ValueError(f"q: has head dim {q.shape[3]}, backend triton takes up to {LARGEST_DIM}")
 
 
-def _check_positions(q, k, structure: Band | Draws, causal: bool, q_offset: int | None) -> int:
-    """Return q_offset; ValueError where heads or lengths of the structure do not fit."""
-    h, n, m = q.shape[1], q.shape[2], k.shape[2]
-    offset = m - n if q_offset is None else int(q_offset)
-    draws = isinstance(structure, Draws)
-    if structure.num_heads != h and not (draws and structure.num_heads == 1):
-        raise ValueError(f"structure is for {structure.num_heads} heads, q has {h}")
-    if max(n, m, abs(offset)) >= LARGEST_WIDTH:
-        raise ValueError(f"n = {n}, m = {m}, q_offset = {offset}: must be below {LARGEST_WIDTH}")
-    if draws and structure.capacity != (needed := max(m, n + offset)):
-        raise ValueError(
-            f"structure: draws for {structure.capacity} positions, the call has {needed}; see PartitionSet.prefix"
-        )
-    if draws and offset < 0 and not causal:
-        raise ValueError(f"q_offset = {offset}: must be >= 0 with draws that are not causal")
-    return offset
-
-
-def _documents(cu_seqlens: torch.Tensor | None, n: int, m: int, offset: int, device: torch.device):
+def _documents(starts: np.ndarray | None, device: torch.device):
     """Return the first position of each position's document and the first after it, (n,) int32, or two None."""
-    if cu_seqlens is None:
+    if starts is None:
         return None, None
-    if cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.ndim != 1 or len(cu_seqlens) < 2:
-        raise ValueError(
-            f"cu_seqlens must be one row of int32 or int64, got {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}"
-        )
-    if n != m or offset != 0:
-        raise ValueError(f"cu_seqlens needs n = m and q_offset 0, got n = {n}, m = {m}, q_offset = {offset}")
-    starts = cu_seqlens.to(device="cpu", dtype=torch.int64)
-    if starts[0] != 0 or starts[-1] != n or bool((starts.diff() < 0).any()):
-        raise ValueError(f"cu_seqlens must ascend from 0 to n = {n}, got {cu_seqlens.tolist()[:8]}")
-    starts, position = starts.to(device), torch.arange(n, device=device)
-    document = torch.searchsorted(starts, position, right=True)
-    return starts[document - 1].to(torch.int32), starts[document].to(torch.int32)
-
-
-def _keep(mask: torch.Tensor | None, k: torch.Tensor) -> torch.Tensor | None:
-    if mask is None:
-        return None
-    if mask.dtype != torch.bool or tuple(mask.shape) != (k.shape[0], k.shape[2]):
-        raise ValueError(
-            f"key_padding_mask must be bool {(k.shape[0], k.shape[2])}, got {mask.dtype} {tuple(mask.shape)}"
-        )
-    if mask.device != k.device:
-        raise ValueError(f"key_padding_mask is on {mask.device}, q, k and v on {k.device}: must be one device")
-    return mask.contiguous().view(torch.uint8)
+    ends = torch.from_numpy(starts).to(device)
+    document = torch.searchsorted(ends, torch.arange(int(starts[-1]), device=device), right=True)
+    return ends[document - 1].to(torch.int32), ends[document].to(torch.int32)

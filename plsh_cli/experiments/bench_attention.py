@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from plsh_cli.experiments.bench_attention_error import Exact
 
 MATMUL_SIZE = 2048
+REST_SECONDS = 0.03
 INPUTS = "normal, mean 0, standard deviation 1"
 #: Estimated: the program itself and its memory process, and tensors of q's size that both hold at once (inputs, output,
 #: gradients, scratch).
@@ -150,7 +151,9 @@ def _warm_up(method, case: Case, setup: Setup, inputs: Inputs, exact: Exact, adv
 
 
 def _time_rounds(case: Case, inputs: Inputs, entries: Sequence[tuple[Timed, Ready]], repeats: int, advance):
-    """Time all methods in turn, in rounds that each begin with another one.
+    """Time all methods in turn, in rounds that each begin with another one, with a rest before each.
+
+    Without the rest, worker threads that still spin after one method's work (OpenMP's do) would slow the next one.
 
     The rate of matrix products, in FLOP/s; None in float16 on the CPU, where torch takes minutes for one.
     """
@@ -173,6 +176,7 @@ def _time_rounds(case: Case, inputs: Inputs, entries: Sequence[tuple[Timed, Read
     for number in range(repeats):
         first = number % len(works)
         for times, work in works[first:] + works[:first]:
+            time.sleep(REST_SECONDS)
             started = time.perf_counter()
             work()
             times.append(time.perf_counter() - started)

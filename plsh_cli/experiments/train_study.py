@@ -39,7 +39,7 @@ def members(cfg: TrainCommand) -> list[Member]:
     assert cfg.study is not None
     found = []
     for seed in range(cfg.seed, cfg.seed + cfg.study.seeds):
-        for variant, overrides in cfg.study.variants.items():
+        for variant, overrides in cfg.study.chosen.items():
             found.append(Member(variant, seed, _config(cfg, variant, overrides, seed)))
     return found
 
@@ -51,7 +51,7 @@ def plan(cfg: TrainCommand) -> dict[str, object]:
     first = {job.variant: train_plan.plan(job.config) for job in jobs if job.seed == cfg.seed}
     finished = sum(_finished(job) for job in jobs)
     return {
-        "jobs": f"{len(jobs)}: {len(cfg.study.variants)} variants of {cfg.study.seeds} seeds, {cfg.study.processes} at "
+        "jobs": f"{len(jobs)}: {len(cfg.study.chosen)} variants of {cfg.study.seeds} seeds, {cfg.study.processes} at "
         f"a time; {finished} of them are there already",
         **{f"variant {name}": f"{one['bias']}; {one['steps']}" for name, one in first.items()},
         "memory": f"{cfg.study.processes} times {next(iter(first.values()))['memory']}",
@@ -90,7 +90,7 @@ def _result(cfg: TrainCommand, jobs: Sequence[Member], paths: dict[str, str], se
         path = paths[f"{job.variant}-{job.seed}"]
         record = rundir.read_json(Path(path) / "result.json") or {}
         results += [{"variant": job.variant, "seed": job.seed, "run": path, **row} for row in record["rows"]]
-    rows = train_claims.rows(results, list(cfg.study.variants) if cfg.study else [])
+    rows = train_claims.rows(results, list(cfg.study.chosen) if cfg.study else [])
     summary = {
         "kind": "study",
         "model": cfg.model.name,

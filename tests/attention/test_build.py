@@ -51,6 +51,64 @@ def test_missing_compiler_is_named(cache, monkeypatch):
         build.build()
 
 
+ATTEND = r"""
+import sys, warnings
+sys.path[:0] = {path!r}
+import torch
+from plsh_cli.attention.api import attention, choose_backend
+from plsh_cli.attention.bias import Alibi
+x = [torch.randn(1, 2, 33, 5) for _ in range(3)]
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    first, second = (attention(*x, Alibi(4.0)) for _ in range(2))
+assert choose_backend(x[0], Alibi(4.0)) == "blocks"
+assert torch.equal(first, second)
+assert (first - attention(*x, Alibi(4.0), backend="reference")).abs().max() < 1e-5
+print(*(str(one.message) for one in said), sep="\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"CXX": "/nonexistent"}, "no C++ compiler found (looked for /nonexistent)"),
+        ({"CXX": "false"}, "false could not compile the CPU attention kernels; its messages are in "),
+        ({"PLSH_KERNEL_FLAGS": "-include no_such_header.h"}, "could not compile the CPU attention kernels"),
+    ],
+)
+def test_without_kernels_blocks_runs_and_says_so_once(cache, changes, text):
+    script = ATTEND.format(path=[p for p in sys.path if p])
+    environment = {**os.environ, **changes}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    (said,) = done.stdout.splitlines()
+    assert text in said
+    assert said.endswith("; the slower backend blocks runs instead")
+    if "messages are in" in said:
+        log = Path(said.split("messages are in ")[1].split(";")[0])
+        assert log.parent == cache
+        assert log.exists()
+
+
+@pytest.mark.parametrize("plain", [(), ("-DPLSH_PLAIN",)])
+def test_the_sources_compile_without_warnings(plain, tmp_path):
+    # The build itself hides warnings: those of gcc 12 about its own headers say nothing to a user.
+    try:
+        compiler = build.find_compiler()
+    except build.KernelBuildError as error:
+        pytest.skip(str(error))
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", *build.native_flags(compiler), *plain]
+    for source in sorted(build.SOURCES.glob("*.cpp")):
+        done = subprocess.run([*compiler, *flags, str(source)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    # Headers stand alone, in any order and twice.
+    for header in sorted(build.SOURCES.glob("*.h")):
+        alone = tmp_path / "alone.cpp"
+        alone.write_text(f'#include "{header}"\n#include "{header}"\n')
+        done = subprocess.run([*compiler, *flags, str(alone)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
 def test_other_flags_and_other_cpus_get_other_libraries(cache, monkeypatch):
     compiler = build.find_compiler()
     here = build._key(compiler, ("-O3",))

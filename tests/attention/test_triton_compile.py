@@ -40,7 +40,7 @@ for step in range(20):
     n = 40 + step
     draws = Draws(samplers.draw(bias.alibi(3.0), n, 1 + step, np.random.default_rng(step)))
     keep = torch.ones(1, n, dtype=torch.bool).view(torch.uint8)
-    documents = operator._documents(torch.tensor([0, 7, n]), n, n, 0, torch.device("cpu"))
+    documents = operator._documents(np.array([0, 7, n]), torch.device("cpu"))
     pairs = operator._pairs(draws, documents, keep, torch.device("cpu"))
     q, k, v = (torch.randn(1, heads, n, 64, dtype=torch.bfloat16, requires_grad=True) for heads in (2, 1, 1))
     out, lse = operator._Triton.apply(q, k, v, operator._Task(pairs, draws, True, 0.125, 0))

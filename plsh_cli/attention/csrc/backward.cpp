@@ -1,49 +1,15 @@
 // Backward pass: the terms of the softmax are recomputed from lse, tile by tile.
 //
-// Work is cut into chunks of query tiles, the same for any number of threads. A chunk owns the keys beside its queries and
-// adds to their gradients in place; what falls on other keys goes to a private halo, and halos are added at the end in
-// the order of the chunks. So every sum has one order.
+// Work is cut into chunks (chunks.h), whose halos are added at the end in the order of the chunks: every sum has one order.
 #include <cmath>
 #include <numeric>
 
+#include "chunks.h"
 #include "task.h"
 #include "threads.h"
 
 namespace plsh {
 namespace {
-
-// Gradients of keys begin..end-1 that another chunk owns, keys and values after each other.
-struct Halo {
-    int64_t begin = 0, end = 0;
-    std::unique_ptr<float[]> rows;
-
-    void set(int64_t from, int64_t to, int64_t dim) {
-        begin = from, end = std::max(from, to);
-        if (begin < end) rows.reset(new float[2 * (end - begin) * dim]());
-    }
-};
-
-struct Chunk {
-    int64_t b, g, first_tile, last_tile;
-    int64_t begin, end;      // keys it owns
-    int64_t reach_begin, reach_end;  // keys that its queries see
-    int64_t work;
-    Halo before, after;
-};
-
-// Where the gradients of the keys of a tile go.
-struct KeyGradients {
-    float *keys, *values;
-};
-
-KeyGradients gradients_at(const Call& call, Chunk& chunk, int64_t key) {
-    for (Halo* halo : {&chunk.before, &chunk.after})
-        if (key >= halo->begin && key < halo->end) {
-            float* keys = halo->rows.get() + (key - halo->begin) * call.dim;
-            return {keys, keys + (halo->end - halo->begin) * call.dim};
-        }
-    return {call.d_k.row<float>(chunk.b, chunk.g, key), call.d_v.row<float>(chunk.b, chunk.g, key)};
-}
 
 bool keys_finite(const Array& from, DataType type, int64_t b, int64_t g, int64_t begin, int64_t end, int64_t dim) {
     if (type == FLOAT32) return all_finite(from.row<const float>(b, g, begin), end - begin, from.position, dim);
@@ -110,7 +76,7 @@ class Backward : TileTask<Kind> {
             if (call_.d_lse) delta_[i] -= call_.d_lse[at];
             // A row without keys has lse -inf; its terms are to be 0.
             const float lse = call_.lse[at];
-            if (lse != -INFINITE) base_[i] = (lse + unit) * LOG2E;
+            if (lse != -INFINITE) base_[i] = lse + unit;
             finite = finite && lse < INFINITE && delta_[i] - delta_[i] == 0.0f;
         }
         if constexpr (Base::PACKED == 2) {
@@ -150,7 +116,8 @@ class Backward : TileTask<Kind> {
     // scores_ become the softmax terms p, d_scores_ (now d_out v) become the gradients of the scaled products q k.
     template <bool Weighted, bool Decay>
     void differentiate(const HeadView& head, const Overlap& o) {
-        const float scale = call_.scale, log_scale = scale * LOG2E, slope = head.slope * LOG2E;
+        // In nats up to the difference with lse: a factor before it would round numbers of the size of the scores.
+        const float scale = call_.scale, slope = head.slope;
         const int begin = static_cast<int>(o.begin - o.tile), end = static_cast<int>(o.end - o.tile);
         for (int v = 0; v < VECTORS; ++v) {
             const int64_t column = v * WIDTH;
@@ -160,11 +127,11 @@ class Backward : TileTask<Kind> {
             for (int r = begin; r < from; ++r) clear(r * TILE + column);
             for (int r = from; r < to; ++r, distance -= 1.0f) {
                 const int64_t at = r * TILE + column;
-                Floats x = load(scores_ + at) * log_scale;
+                Floats x = load(scores_ + at) * scale;
                 if (Decay) x -= slope * magnitude(distance);
                 x -= base;
                 if (Weighted) x = select(load(weights_ + at) > 0.0f, x, splat(-INFINITE));
-                Floats p = exp2<Base::PACKED == 2>(x);
+                Floats p = exp2<Base::PACKED == 2>(x * LOG2E);
                 if (Weighted) p *= load(weights_ + at);
                 Floats d = p * (load(d_scores_ + at) - delta) * scale;
                 if (Weighted) d = select(load(weights_ + at) > 0.0f, d, Floats{});
@@ -215,53 +182,6 @@ class Backward : TileTask<Kind> {
     float *query_rows_, *d_out_rows_, *d_query_, *d_scores_;
     alignas(64) float base_[TILE], delta_[TILE];
 };
-
-// How far a key head's queries see beyond their own tile, at most.
-int64_t largest_reach(const Call& call, const std::vector<QueryTile>& tiles, int64_t g) {
-    const int64_t group = call.heads / call.key_heads;
-    int64_t reach = 0;
-    for (int64_t h = g * group; h < (g + 1) * group; ++h) {
-        const HeadView head(call, h);
-        for (const QueryTile& tile : tiles) {
-            const KeyRange range = key_range(call, head, tile);
-            const int64_t first = tile.first + call.query_offset, last = tile.last - 1 + call.query_offset;
-            if (range.begin < range.end) reach = std::max({reach, first - range.begin, range.end - 1 - last});
-        }
-    }
-    return reach;
-}
-
-// Chunks of at least 512 queries and twice the reach, so that halos stay below half of the gradients themselves; where
-// queries see far, two chunks still share the work.
-std::vector<Chunk> cut_chunks(const Call& call, const std::vector<QueryTile>& tiles) {
-    std::vector<Chunk> chunks;
-    const int64_t group = call.heads / call.key_heads, count = static_cast<int64_t>(tiles.size());
-    for (int64_t g = 0; g < call.key_heads; ++g) {
-        const int64_t length =
-            std::max<int64_t>(512, std::min(2 * largest_reach(call, tiles, g), (call.queries + 1) / 2));
-        for (int64_t first = 0, next; first < count; first = next) {
-            Chunk chunk{0, g, first, first, 0, call.keys, call.keys, 0, 0, {}, {}};
-            for (next = first; next < count && tiles[next].last - tiles[first].first <= std::max<int64_t>(length, TILE); ++next)
-                for (int64_t h = g * group; h < (g + 1) * group; ++h) {
-                    const KeyRange range = key_range(call, HeadView(call, h), tiles[next]);
-                    if (range.begin >= range.end) continue;
-                    chunk.reach_begin = std::min(chunk.reach_begin, range.begin / TILE * TILE);
-                    chunk.reach_end = std::max(chunk.reach_end, range.end);
-                    chunk.work += range.end - range.begin;
-                }
-            chunk.last_tile = next;
-            const auto start = [&](int64_t tile) {
-                return std::min(std::max<int64_t>(tiles[tile].first + call.query_offset, 0), call.keys) / TILE * TILE;
-            };
-            if (first > 0) chunk.begin = start(first);
-            if (next < count) chunk.end = start(next);
-            for (int64_t b = 0; b < call.batch; ++b) {
-                chunks.push_back({b, g, first, next, chunk.begin, chunk.end, chunk.reach_begin, chunk.reach_end, chunk.work, {}, {}});
-            }
-        }
-    }
-    return chunks;
-}
 
 template <class Kind>
 void run(const Call& call) {

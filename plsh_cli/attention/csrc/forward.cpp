@@ -60,7 +60,8 @@ class Forward : TileTask<Kind> {
     // Scores become the terms of the numerator; maxima, sums and what is already in out_ follow.
     template <bool Weighted, bool Decay>
     void softmax(const HeadView& head, const Overlap& o) {
-        const float scale = call_.scale * LOG2E, slope = head.slope * LOG2E;
+        // In nats up to the difference with the maximum: a factor before it would round numbers of the size of the scores.
+        const float scale = call_.scale, slope = head.slope;
         const int begin = static_cast<int>(o.begin - o.tile), end = static_cast<int>(o.end - o.tile);
         alignas(64) float factors[TILE];
         near_ = Base::PACKED == 2 && o.end > first_ - NEAR && o.begin < first_ + count_ + NEAR;
@@ -79,12 +80,12 @@ class Forward : TileTask<Kind> {
                 most = larger(x, most);
             }
             const Floats base = select(most == -INFINITE, Floats{}, most);
-            const Floats factor = exp2<false>(largest_[v] - base);
+            const Floats factor = exp2<false>((largest_[v] - base) * LOG2E);
             Floats sum = total_[v] * factor, rounded = rounded_total_[v] * factor;
             const int64_t near_from = first_ + v * WIDTH - NEAR - o.tile, near_to = near_from + WIDTH + 2 * NEAR;
             for (int r = begin; r < from; ++r) clear(r * TILE + v * WIDTH);
             for (int r = from; r < to; ++r) {
-                Floats p = exp2<Base::PACKED == 2>(load(column + r * TILE) - base);
+                Floats p = exp2<Base::PACKED == 2>((load(column + r * TILE) - base) * LOG2E);
                 if (Weighted) p *= load(weight + r * TILE);
                 sum += p;
                 if (Base::PACKED == 2) {
@@ -134,7 +135,7 @@ class Forward : TileTask<Kind> {
         for (int64_t i = 0; i < count_; ++i) {
             const int64_t query = tile.first + i;
             float* lse = call_.lse + (b_ * call_.heads + h_) * call_.queries + query;
-            *lse = total[i] == 0.0f ? -INFINITE : largest[i] * LN2 + std::log(total[i]) - unit;
+            *lse = total[i] == 0.0f ? -INFINITE : largest[i] + (std::log(total[i]) - unit);
             float* row = out_ + i * call_.dim;
             for (int64_t x = 0; x < call_.dim; x += WIDTH) {
                 const Floats y = load(row + x) * inverse[i];

@@ -8,7 +8,6 @@
 namespace plsh {
 
 constexpr float LOG2E = 1.44269504088896341f;
-constexpr float LN2 = 0.693147180559945309f;
 constexpr float INFINITE = std::numeric_limits<float>::infinity();
 
 template <class Kind>

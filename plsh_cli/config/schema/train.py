@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from plsh_cli.config.schema.biases import TaggedBias
 from plsh_cli.config.schema.fields import Count, Counts, Number, Positive, Section, Seeds, as_list
+from plsh_cli.config.schema.models import Names
 from plsh_cli.config.schema.sections import Command, Data, Model
 
 Share = Annotated[float, Number, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -72,8 +73,21 @@ class Study(Section):
     """Several variants of a run, each with several seeds, side by side."""
 
     variants: Annotated[dict[str, list[str]], Field(min_length=1)]
+    only: Names | None
     seeds: Seeds
     processes: Annotated[Count, Field(le=256)]
+
+    @property
+    def chosen(self) -> dict[str, list[str]]:
+        """The variants to run, with their overrides."""
+        return {name: self.variants[name] for name in self.only or self.variants}
+
+    @model_validator(mode="after")
+    def _known(self) -> Study:
+        unknown = sorted(set(self.only or []) - set(self.variants))
+        if unknown:
+            raise ValueError(f"only: no variant {', '.join(unknown)}; there are {', '.join(self.variants)}")
+        return self
 
 
 class TrainCommand(Command):

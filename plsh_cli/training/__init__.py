@@ -1,0 +1,1 @@
+"""Training from scratch: the model, the recipe, the loop (transformers' Trainer) and its checkpoints."""

@@ -1,0 +1,88 @@
+"""What a training step costs: floating point operations, bytes, and how fast this machine multiplies matrices.
+
+Formulas (Kaplan et al. 2020, with attention counted by the pairs that are really scored): a multiplication by a weight
+is 2 operations forward and 4 backward, a (query, key) pair 4 d forward (2 d for the score, 2 d for the value) and 8 d
+backward. What gradient checkpointing computes again does not count as useful work.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from plsh_cli.attention.bias import Bias, Mixed, head_structures
+from plsh_cli.attention.cheaper import dense_pairs, pairs
+from plsh_cli.positional.partitions import PartitionSet
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+def attended_pairs(bias: Bias | None, heads: int, n: int) -> int:
+    """The (query, key) pairs with a weight in all heads of one causal sequence; for plsh the union of the draws."""
+    if bias is None:
+        return heads * dense_pairs(n, True)
+    if isinstance(bias, Mixed):
+        return sum(attended_pairs(one, len(of_group), n) for of_group, one in bias.groups)
+    total = 0
+    for structure in head_structures(bias, heads, n):
+        if isinstance(structure, PartitionSet):
+            total += pairs(structure, 0, True, "fused")
+        else:
+            reach = int(min(structure.width, n - 1))
+            total += n + n * reach - reach * (reach + 1) // 2
+    return total
+
+
+def step_flops(config: PreTrainedConfig, multiplying: int, tokens: int, context: int, pairs_per_window: int) -> float:
+    """The useful operations of a forward and backward pass over `tokens` tokens in windows of `context`.
+
+    multiplying: the parameters that multiply every token. pairs_per_window: of all heads of one layer.
+    """
+    text = config.get_text_config()
+    attention = 12.0 * text.head_dim * pairs_per_window * text.num_hidden_layers * (tokens / context)
+    return 6.0 * multiplying * tokens + attention
+
+
+def step_bytes(
+    config: PreTrainedConfig, total: int, tokens: int, *, weight_bytes: int, compute_bytes: int, checkpointing: bool
+) -> dict[str, float]:
+    """About how many bytes training holds, by purpose, for one process that passes `tokens` tokens forward at a time.
+
+    weights, gradients and AdamW's two averages in the weights' type; activations: per layer and token about 10 hidden
+    vectors, 5 of the MLP's and those of q, k, v and the output, with checkpointing one hidden vector per layer and one
+    layer's all; logits: three float32 copies.
+    """
+    text = config.get_text_config()
+    heads = 2 * (text.num_attention_heads + text.num_key_value_heads) * text.head_dim
+    layer = 10 * text.hidden_size + 5 * text.intermediate_size + heads
+    layers = text.num_hidden_layers
+    per_token = layers * text.hidden_size + layer if checkpointing else layers * layer
+    return {
+        "weights": float(weight_bytes * total),
+        "gradients": float(weight_bytes * total),
+        "optimiser": float(2 * weight_bytes * total),
+        "activations": float(compute_bytes * per_token * tokens),
+        "logits": 3.0 * 4 * text.vocab_size * tokens,
+    }
+
+
+def matmul_rate(device: str, dtype: str, size: int = 1024, seconds: float = 0.15) -> float:
+    """The operations per second of a square matrix product on this device with the threads now set: the best of some.
+
+    2 size^3 operations each; measured for at least `seconds`.
+    """
+    import torch
+
+    a = torch.ones(size, size, device=device, dtype=getattr(torch, dtype))
+    best, begin = float("inf"), time.perf_counter()
+    for turn in range(1000):
+        start = time.perf_counter()
+        torch.mm(a, a)
+        if a.is_cuda:
+            torch.cuda.synchronize()
+        if turn:
+            best = min(best, time.perf_counter() - start)
+        if turn > 2 and time.perf_counter() - begin > seconds:
+            break
+    return 2.0 * size**3 / best

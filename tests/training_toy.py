@@ -1,0 +1,77 @@
+"""A training run of seconds: a model of 29 thousand parameters on 12 documents of made-up words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MODEL = [
+    "model.architecture.hidden_size=32",
+    "model.architecture.num_hidden_layers=2",
+    "model.architecture.num_attention_heads=2",
+    "model.architecture.num_key_value_heads=2",
+    "model.architecture.intermediate_size=64",
+]
+#: 23 steps of 5 windows of 31 tokens make an epoch of the toy text (see `texts`).
+TRAIN = [
+    "train.context=31",
+    "train.batch=5",
+    "train.eval_every=5",
+    "train.save_every=5",
+    "train.eval_windows=4",
+    "train.heldout=0.3",
+    "train.threads=1",
+    "final.max_tokens=200",
+    "final.lengths=[31,62]",
+    "device=cpu",
+]
+
+
+def texts(folder: Path, documents: int = 12, words: int = 100) -> Path:
+    """A folder of text files whose words follow one another by a fixed rule, so that there is something to learn."""
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(7)
+    names = ["".join(generator.choice(list("abcdefgh"), 3)) for _ in range(13)]
+    for number in range(documents):
+        place, found = int(generator.integers(13)), []
+        for _ in range(words):
+            place = (3 * place + int(generator.integers(2))) % 13
+            found.append(names[place])
+        (folder / f"{number:02d}.txt").write_text(" ".join(found), encoding="utf-8")
+    return folder
+
+
+def words(folder: Path, steps: int, *more: str, logger: str = "disabled") -> list[str]:
+    """The words of a toy run's command line after `plsh`; `more` takes the place of settings with the same key."""
+    given = {text.partition("=")[0] for text in more}
+    settings = [*MODEL, *TRAIN, "data=text", f"data.path={folder}", f"train.steps={steps}", f"logger.mode={logger}"]
+    return ["train", *(text for text in settings if text.partition("=")[0] not in given), *more]
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    """The records of metrics.jsonl that are about steps."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if "loss" in line]
+
+
+def losses(run: Path) -> list[tuple[int, float, float | None]]:
+    """Step, training loss and held-out loss of every record, to the bit."""
+    return [(record["step"], record["loss"], record.get("eval_loss")) for record in records(run)]
+
+
+def start(words: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
+    """`plsh` in a process of its own, in a working folder."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "plsh_cli", *words],
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )

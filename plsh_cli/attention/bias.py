@@ -181,5 +181,9 @@ def _check_heads(name: str, got: int, num_heads: int) -> None:
 
 def _check_sigma(sigma: float | Sequence[float]) -> None:
     values = sigma if isinstance(sigma, Sequence | np.ndarray) else [sigma]
-    if len(values) == 0 or not all(x > 0.0 and math.isfinite(x) for x in values):
-        raise ValueError(f"sigma = {sigma!r}: must be finite numbers > 0, one for all heads or one per head")
+    try:
+        fits = len(values) > 0 and all(x > 0.0 and math.isfinite(x) for x in values)
+    except (TypeError, ValueError, RuntimeError):  # no numbers, or several in one
+        fits = False
+    if not fits:
+        raise ValueError(f"sigma = {sigma!r}: must be finite numbers > 0, one for all heads or a list of one per head")

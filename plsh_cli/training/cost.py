@@ -67,13 +67,15 @@ def step_bytes(
     }
 
 
-def matmul_rate(device: str, dtype: str, size: int = 1024, seconds: float = 0.15) -> float:
-    """The operations per second of a square matrix product on this device with the threads now set: the best of some.
+def matmul_rate(device: str, dtype: str, seconds: float = 0.4) -> float:
+    """The operations per second of a square matrix product on this device with the threads now set.
 
-    2 size^3 operations each; measured for at least `seconds`.
+    The best of those that fit in `seconds`, 2 size^3 operations each: on a CPU short ones (about 4 ms), so that on a
+    busy machine some are not interrupted.
     """
     import torch
 
+    size = 512 if device == "cpu" else 4096
     a = torch.ones(size, size, device=device, dtype=getattr(torch, dtype))
     best, begin = float("inf"), time.perf_counter()
     for turn in range(1000):

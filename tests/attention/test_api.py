@@ -45,6 +45,10 @@ def single(*shape) -> list[torch.Tensor]:
         ({"key_padding_mask": torch.ones(1, 9)}, "key_padding_mask"),
         ({"key_padding_mask": torch.ones(1, 8, dtype=torch.bool)}, "key_padding_mask"),
         ({"bias": FixedBlocks(2.0), "q_offset": -3, "causal": False}, "q_offset"),
+        ({"q_offset": 0.5}, "q_offset = 0.5: must be a whole number"),
+        ({"q_offset": math.inf}, "q_offset = inf"),
+        ({"q_offset": 1 << 29}, "q_offset = 536870912"),
+        ({"q_offset": -(1 << 40)}, "q_offset = -1099511627776"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, text, backend):
@@ -54,7 +58,9 @@ def test_what_does_not_fit_is_refused(change, text, backend):
         attention(**arguments, backend=backend)
 
 
-@pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf, [], [1.0, 0.0]])
+@pytest.mark.parametrize(
+    "sigma", [0.0, -1.0, math.nan, math.inf, [], [1.0, 0.0], "2", None, np.ones((2, 2)), torch.ones(2)]
+)
 def test_sigma_must_be_positive(sigma):
     for bias in (Alibi, FixedBlocks, lambda x: Window(x, 0.1)):
         with pytest.raises(ValueError, match="sigma"):

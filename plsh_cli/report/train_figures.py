@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from plsh_cli.report import style
 from plsh_cli.report.style import EndLabel
@@ -41,16 +42,16 @@ def _loss(records: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> F
     steps = np.array([record["step"] for record in records])
     losses = np.array([np.nan if record["loss"] is None else record["loss"] for record in records])
     colour = style.BIAS_COLOURS.get(summary["bias"], style.INK)
-    panel.plot(steps, losses, color=colour, alpha=0.3, linewidth=0.8, label="training, every step")
+    panel.plot(steps, losses, color=colour, alpha=0.3, linewidth=0.8, label="every step")
     if len(losses) > 2 * _SMOOTH:
         smooth = np.convolve(losses, np.ones(_SMOOTH) / _SMOOTH, "valid")
-        panel.plot(steps[_SMOOTH - 1 :], smooth, color=colour, label=f"training, mean of {_SMOOTH} steps")
+        panel.plot(steps[_SMOOTH // 2 : -(_SMOOTH // 2)], smooth, color=colour, label=f"mean of {_SMOOTH}")
     held_out = [(record["step"], record["eval_loss"]) for record in records if record.get("eval_loss") is not None]
     if held_out:
         panel.plot(*zip(*held_out, strict=True), color="#D55E00", marker="o", linestyle="--", label="held-out")
     panel.set_xlabel("optimiser step")
     panel.set_ylabel("loss (nats per token)")
-    made.suptitle(style.plain(f"{summary['model']} under {summary['bias']}"), fontsize=10.5)
+    made.suptitle(style.plain(f"{summary['model']} under {summary['bias']}: training loss"), fontsize=10.5)
     made.legend(loc="outside lower center", ncols=3)
     return made
 
@@ -74,6 +75,9 @@ def _lengths(rows: Sequence[Row], summary: Mapping[str, Any]) -> Figure:
     panel.set_xlabel("length of a window (tokens); dotted: trained at")
     panel.set_ylabel("perplexity")
     made.suptitle(style.plain(f"{summary['model']} under {summary['bias']}, held-out text"), fontsize=10.5)
+    if any(row["perplexity_low"] is not None for row in rows):
+        patch = Patch(color=style.MUTED, alpha=0.3, label="95 % CI over held-out documents (the same for both)")
+        made.legend(handles=[patch], loc="outside lower center")
     style.label_ends({panel: labels})
     return made
 

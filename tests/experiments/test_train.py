@@ -288,4 +288,4 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_made():
     from plsh_cli.experiments import train
 
     with pytest.raises(UserError, match="needs about"):
-        train.plan(compose.compose("train", ["model=gpt_148m", "train.batch=65536", "device=cpu"]))
+        train.check_fit(compose.compose("train", ["model=gpt_148m", "train.batch=65536", "device=cpu"]))

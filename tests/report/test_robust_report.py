@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from matplotlib.figure import Figure
-from report.test_report import SHAPES, approx_run, attention_run, bench_run, check_files, printed
+from report import test_attn_error_report
+from report.test_report import SHAPES, approx_run, bench_run, check_files, printed
 
 from plsh_cli import report
 from plsh_cli.report import approx_figures, style
@@ -13,6 +14,11 @@ from plsh_cli.report.text import mean_ci
 
 THREE = ["approx.samplers=[stratified,importance,iid]", "bias.pitch=integer"]
 FIGURES = {"error", "picture", "block_sizes", "gain"}
+
+
+def attention_run(folder):
+    """result.json of `plsh attn-error` with made-up errors that fall as 1 / sqrt(s)."""
+    return test_attn_error_report.write(folder, *test_attn_error_report.made())
 
 
 def renamed(value, old: str, new: str):

@@ -10,4 +10,5 @@ from plsh_cli.when_imported import when_imported
 __version__ = "0.1.0"
 
 when_imported("transformers.modeling_rope_utils", "plsh_cli.models.rope", "register")
+when_imported("transformers.configuration_utils", "plsh_cli.models.saved", "register")
 when_imported("transformers.modeling_utils", "plsh_cli.models.interface", "register")

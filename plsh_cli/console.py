@@ -22,10 +22,11 @@ class Counter(Protocol):
 
 
 def output() -> Console:
-    """The console for results (stdout). Where it is not a terminal it is wide, so that tables keep their columns."""
+    """The console for results (stdout), without markup. No terminal: wide, so that tables keep their columns."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 140, highlight=False, soft_wrap=not sys.stdout.isatty())
+    width = None if sys.stdout.isatty() else 140
+    return Console(width=width, highlight=False, markup=False, soft_wrap=width is not None)
 
 
 def say(text: str) -> None:

@@ -275,3 +275,13 @@ def test_a_table_that_is_none_is_one_message(plsh, tmp_path, text):
     assert done.code == 2
     assert "bias.table" in done.err
     assert done.err.count("\n") == 1
+
+
+def test_doctor_prints_brackets_as_they_are(plsh, monkeypatch):
+    import importlib.util
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "triton" else found(name, *rest)
+    )
+    assert "plsh-cli[triton]" in plsh("doctor").text

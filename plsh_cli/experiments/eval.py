@@ -2,7 +2,8 @@
 
 For every bias, number of draws s and length there is a row; its fields are those of `Variant.fields` and of scored.py,
 and seeds, seed_first (sets of draws; null without draws), nats_draws_sd (standard deviation of nats per token over
-them), backend (which attention ran). Measures of plsh are means over its sets of draws. nats_difference is to the first
+them), backend (which attention ran). Measures of plsh are means over its sets of draws; intervals have
+the noise of draws in them from two sets on (formula: head of scored.py). nats_difference is to the first
 bias. timing has the seconds of every row.
 """
 
@@ -178,9 +179,13 @@ def _rows(cfg: EvalCommand, one: _Scored, base: _Scored, windows: dict[int, Wind
                 "n": length,
                 "seeds": len(one.seeds) if one.variant.random else None,
                 "seed_first": cfg.seed if one.variant.random else None,
-                **scored.summary(one.mean[length]),
+                **scored.summary(one.mean[length], one.sets[length]),
                 "nats_draws_sd": float(np.std(each, ddof=1)) if len(each) > 1 else None,
-                **({} if one is base else scored.difference(one.mean[length], base.mean[length])),
+                **(
+                    {}
+                    if one is base
+                    else scored.difference(one.mean[length], base.mean[length], one.sets[length], base.sets[length])
+                ),
                 "backend": one.backend[length],
             }
         )

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plsh_cli.errors import MessageError
+from plsh_cli.models.saved import NAME
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from plsh_cli.models.running import Place
 
-NAME = "plsh"
 _PLACE = "plsh_place"
 
 #: What transformers passes to attention functions and what does not change their result.

@@ -8,6 +8,8 @@ attention sees nothing.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
 
 from plsh_cli.attention.bias import Bias, FixedBlocks, Mixed, NoBias, Plsh, partitions
 
@@ -18,9 +20,13 @@ KEPT = 4
 
 
 class Lengths:
-    """The prefixes that were needed last; forgets the older ones."""
+    """The prefixes that were needed last; forgets the older ones.
 
-    def __init__(self) -> None:
+    growing: biases whose draws serve any number of positions, whatever their capacity.
+    """
+
+    def __init__(self, growing: Sequence[Bias] = ()) -> None:
+        self._growing = tuple(growing)
         self._made: OrderedDict[tuple[int, int, int], tuple[Bias, Bias]] = OrderedDict()
 
     def clear(self) -> None:
@@ -33,12 +39,31 @@ class Lengths:
         key = (id(bias), heads, positions)
         if key not in self._made:
             # The bias itself is kept too: another object must not get its id.
-            self._made[key] = (bias, _cut(bias, heads, positions))
+            self._made[key] = (bias, _cut(self._grown(bias, positions), heads, positions))
             mine = [one for one in self._made if one[0] == id(bias)]
             for old in mine[:-KEPT]:
                 del self._made[old]
         self._made.move_to_end(key)
         return self._made[key][1]
+
+    def rounded(self, bias: Bias, positions: int) -> int:
+        """Return `positions` rounded up to the next step, at most the capacity; ValueError if the bias has fewer."""
+        limit = None if self._grows(bias) else capacity(bias)
+        up = -(-positions // STEP) * STEP
+        if limit is None:
+            return up
+        if positions > limit:
+            _refuse(positions, limit)
+        return min(up, limit)
+
+    def _grows(self, bias: Bias) -> bool:
+        return any(bias is one for one in self._growing)
+
+    def _grown(self, bias: Bias, positions: int) -> Bias:
+        """Return the bias for at least so many positions where its draws allow it."""
+        if not isinstance(bias, Plsh) or not self._grows(bias):
+            return bias
+        return Plsh(replace(bias.parts, capacity=max(positions, bias.parts.capacity)), bias.merge)
 
 
 def has_blocks(bias: Bias) -> bool:
@@ -56,17 +81,6 @@ def capacity(bias: Bias) -> int | None:
     return bias.parts.capacity if isinstance(bias, Plsh) else None
 
 
-def rounded(bias: Bias, positions: int) -> int:
-    """Return `positions` rounded up to the next step, at most the bias's capacity; ValueError if it has fewer."""
-    limit = capacity(bias)
-    up = -(-positions // STEP) * STEP
-    if limit is None:
-        return up
-    if positions > limit:
-        _refuse(positions, limit)
-    return min(up, limit)
-
-
 def _cut(bias: Bias, heads: int, positions: int) -> Bias:
     if isinstance(bias, Mixed):
         return Mixed(tuple((of, _cut(one, len(of), positions)) for of, one in bias.groups))
@@ -82,8 +96,8 @@ def _cut(bias: Bias, heads: int, positions: int) -> Bias:
 
 def _refuse(positions: int, limit: int) -> None:
     raise ValueError(
-        f"the draws are for {limit} positions, this call has {positions}: draw them for a larger capacity, or give the "
-        f"model fewer tokens"
+        f"the draws are for {limit} positions, this call has {positions}: draw them for more, as "
+        f"BiasSpec(..., capacity={positions}) does, or give the model fewer tokens"
     )
 
 

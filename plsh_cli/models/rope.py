@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from plsh_cli.errors import MessageError
+from plsh_cli.models.saved import warn_if_left_out
 
 if TYPE_CHECKING:
     import torch
@@ -105,6 +106,8 @@ def _no_frequencies(
     """Return as many zeros as the model has frequencies, and the factor 1 on cos and sin."""
     import torch
 
+    # Only a model that is being built or loaded asks, and by then its attention is known.
+    warn_if_left_out(config)
     parameters = config.rope_parameters[layer_type] if layer_type is not None else config.rope_parameters
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     turned = int(head_dim * parameters.get("partial_rotary_factor", 1.0))

@@ -15,7 +15,7 @@ import torch
 
 from plsh_cli.attention import attention, choose_backend
 from plsh_cli.attention.bias import Bias
-from plsh_cli.models.lengths import Lengths, has_blocks, rounded
+from plsh_cli.models.lengths import Lengths, has_blocks
 
 
 @dataclass(eq=False)
@@ -135,7 +135,7 @@ def _attend(
     positions = offset + q.shape[2]
     if has_blocks(bias):
         if offset or skipped or left:
-            k, v, keep = _fill(k, v, keep, rounded(bias, positions) - positions)
+            k, v, keep = _fill(k, v, keep, place.state.lengths.rounded(bias, positions) - positions)
         bias = place.state.lengths.fit(bias, q.shape[1], k.shape[2])
     name = place.state.backend
     name = choose_backend(q, bias) if name == "auto" else name

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from plsh_cli.positional import kernels as families
 from plsh_cli.positional.kernels import Kernel, alibi_slopes
+from plsh_cli.positional.partitions import PITCHES
+from plsh_cli.positional.samplers import SAMPLERS
 from plsh_cli.positional.streams import generator
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ _OWN = {
         *("seed", "key", "share_layers", "capacity"),
     ),
 }
+#: The names of biases.
+NAMES = tuple(_OWN)
 _SIZES = {"alibi": 1, "log": 2, "power": 2, "table": 0}
 
 
@@ -63,6 +68,15 @@ class BiasSpec:
         size = _SIZES[self.kernel] if self.name == "plsh" else 1
         if any(len(one) != size for one in self.parameters):
             raise ValueError(f"parameters = {self.parameters!r}: must be {size} number(s) per head")
+        if self.name == "window" and not 0.0 < self.eps <= 1.0:
+            raise ValueError(f"eps = {self.eps!r}: must be above 0 and at most 1")
+        if self.name == "plsh":
+            self._check_draws()
+
+    @property
+    def serves_any_length(self) -> bool:
+        """Whether the draws are the same for any capacity, so that they serve more positions than it too."""
+        return self.name == "plsh" and self.pitch == "real" and self.sampler in ("iid", "stratified")
 
     def build(self, heads: int, capacity: int, *key: str | int) -> Bias:
         """Return the bias for so many query heads; draws cover `capacity` positions.
@@ -118,6 +132,20 @@ class BiasSpec:
         if "parameters" in kept:
             kept["parameters"] = tuple(tuple(float(x) for x in one) for one in kept["parameters"])
         return cls(**kept)
+
+    def _check_draws(self) -> None:
+        from plsh_cli.attention.bias import MERGES
+
+        choices = {"sampler": SAMPLERS, "pitch": PITCHES, "merge": MERGES}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(allowed)}")
+        for name in ("num_samples", "capacity"):
+            value = getattr(self, name)
+            if not (name == "capacity" and value is None) and not (isinstance(value, Integral) and value >= 1):
+                raise ValueError(f"{name} = {value!r}: must be a whole number, at least 1")
+        if self.kernel == "table" and self.pitch == "real":
+            raise ValueError("pitch = 'real': a table kernel has integer widths only, set pitch to integer")
 
     def _stream(self, key: tuple[str | int, ...], head: int) -> tuple[str | int, ...]:
         return (self.seed, "draws", *self.key, *key, head)

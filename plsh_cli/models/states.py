@@ -11,15 +11,13 @@ import weakref
 from typing import TYPE_CHECKING
 
 from plsh_cli.errors import MessageError
+from plsh_cli.models.lengths import Lengths
 from plsh_cli.models.running import State
+from plsh_cli.models.saved import FIELD, UNDESCRIBED
 from plsh_cli.models.spec import BiasSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
-
-#: The field of a model's configuration that describes its bias, and what stands there for draws without a description.
-FIELD = "plsh"
-UNDESCRIBED = {"name": "undescribed"}
 
 # By identity: configurations are not hashable. Entries go with their configuration.
 _STATES: dict[int, tuple[weakref.ref, State]] = {}
@@ -75,5 +73,5 @@ def _described(config: PreTrainedConfig) -> State:
         raise MessageError("the number of positions to draw for is unknown: give BiasSpec a capacity")
     # Saved again, the model keeps its bias.
     vars(config).setdefault(FIELD, spec.to_dict())
-    vars(config).setdefault("attn_implementation", config._attn_implementation)
-    return State(tuple(spec.layers(config.num_attention_heads, capacity, config.num_hidden_layers)))
+    biases = tuple(spec.layers(config.num_attention_heads, capacity, config.num_hidden_layers))
+    return State(biases, lengths=Lengths(biases if spec.serves_any_length else ()))

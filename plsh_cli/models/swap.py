@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from plsh_cli.attention import BACKENDS
 from plsh_cli.attention.bias import Bias
 from plsh_cli.errors import MessageError
-from plsh_cli.models import interface
-from plsh_cli.models.lengths import check_heads
+from plsh_cli.models import interface, saved
+from plsh_cli.models.lengths import Lengths, check_heads
 from plsh_cli.models.rope import drop_rope
 from plsh_cli.models.running import State
-from plsh_cli.models.spec import BiasSpec, describe
-from plsh_cli.models.states import FIELD, UNDESCRIBED, find_state, set_state, state_of
+from plsh_cli.models.saved import FIELD, UNDESCRIBED
+from plsh_cli.models.spec import NAMES, BiasSpec, describe
+from plsh_cli.models.states import find_state, set_state, state_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -89,9 +90,14 @@ def use_bias(
 
     bias: one for all layers, one per layer, or a BiasSpec, whose draws are made for its capacity (None: as many
     positions as the model takes). Draws for more positions than a call has are cut; for fewer, the call is a
-    ValueError. rope: "drop" takes out the model's RoPE, "keep" leaves its positions as they are. spec: what stands in
-    the saved configuration for draws given as such; `save_pretrained` keeps RoPE and description, and
-    `from_pretrained` brings both back where plsh_cli is imported, and fails where it is not.
+    ValueError, unless a BiasSpec made them with real widths, i.i.d. or stratified: those serve any length. rope: "drop"
+    takes out the model's RoPE, "keep" leaves its positions as they are. spec: what stands in the saved configuration
+    for draws given as such; `save_pretrained` keeps RoPE and description, and `from_pretrained` brings both back where
+    plsh_cli is imported, and fails where it is not.
+
+    Packed documents, position_ids that begin anew for each, need use_cache=False: with a cache, transformers does not
+    look at them and later documents see earlier ones. The blocks of plsh and fixed_blocks are counted through a packed
+    row, so a document in it gets other blocks (of the same law) than alone; padding on the left is not counted.
 
     Raises MessageError for a model whose attention cannot be replaced (one that does not use transformers' attention
     interface, encoders and encoder-decoders), ValueError for a bias that does not fit and a model that has one already.
@@ -107,10 +113,11 @@ def use_bias(
             "model: it, or another model with the same configuration object, has a bias already; "
             "use that handle's set, or remove it first"
         )
+    grows = isinstance(bias, BiasSpec) and bias.serves_any_length
     if isinstance(bias, BiasSpec):
         spec, bias = bias, _built(model, bias)
     biases = _checked(model, bias)
-    state = State(biases, backend, weakref.WeakSet(model.modules()))
+    state = State(biases, backend, weakref.WeakSet(model.modules()), lengths=Lengths(biases if grows else ()))
     described = spec or (describe(biases[0]) if len(set(map(id, biases))) == 1 else None)
     handle = BiasHandle(model, state)
     try:
@@ -187,6 +194,9 @@ def _built(model: PreTrainedModel, spec: BiasSpec) -> list[Bias]:
 def _checked(model: PreTrainedModel, bias: Bias | Sequence[Bias]) -> tuple[Bias, ...]:
     """Return one bias, or one per layer; ValueError for another number of layers or heads."""
     config = model.config.get_text_config()
+    if isinstance(bias, str):
+        named = f'BiasSpec("{bias}")' if bias in NAMES else "a BiasSpec"
+        raise ValueError(f"bias = {bias!r}: must be a bias of plsh_cli.attention, one per layer, or {named}")
     biases = (bias,) if isinstance(bias, Bias) else tuple(bias)
     wrong = [one for one in biases if not isinstance(one, Bias)]
     if wrong:
@@ -201,6 +211,7 @@ def _checked(model: PreTrainedModel, bias: Bias | Sequence[Bias]) -> tuple[Bias,
 def _switch(model: PreTrainedModel) -> Callable[[], None]:
     """Turn the language model's attention to ours; return what turns it back."""
     interface.register()
+    saved.register()
     config, text = model.config, model.config.get_text_config()
     before = text._attn_implementation
     # In a model with several parts, the others (vision towers) keep theirs.
@@ -218,16 +229,11 @@ def _switch(model: PreTrainedModel) -> Callable[[], None]:
 def _enter_configuration(model: PreTrainedModel, spec: BiasSpec | None) -> Callable[[], None]:
     """Write down what the saved configuration needs to bring the bias back; return what takes it out again."""
     config = model.config.get_text_config()
-    values: dict[str, Any] = {FIELD: UNDESCRIBED if spec is None else spec.to_dict()}
-    if config is model.config:
-        # transformers reads it when it loads the configuration, so that a saved bias cannot be left out by accident.
-        values["attn_implementation"] = interface.NAME
-    before = {name: vars(config)[name] for name in values if name in vars(config)}
-    vars(config).update(values)
+    before = {FIELD: vars(config)[FIELD]} if FIELD in vars(config) else {}
+    vars(config)[FIELD] = UNDESCRIBED if spec is None else spec.to_dict()
 
     def undo() -> None:
-        for name in values:
-            vars(config).pop(name, None)
+        vars(config).pop(FIELD, None)
         vars(config).update(before)
 
     return undo

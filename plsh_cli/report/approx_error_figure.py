@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -96,20 +95,13 @@ def _lines(rows: Sequence[Row]) -> tuple[list[Line], str]:
         chosen = [("", colour, kernel, samplers[0]) for kernel, colour in zip(shown, colours, strict=True)]
         share = f", {len(shown)} of {len(kernels)} {kind}" if len(shown) < len(kernels) else ""
         subject = f"{style.SAMPLER_NAMES[samplers[0]]} draws{share}"
-    step = _aside([row["num_samples"] for row in rows])
+    step = style.aside([row["num_samples"] for row in rows])
     lines = []
     for index, (name, colour, kernel, sampler) in enumerate(chosen):
         line = [row for row in rows if (row["kernel"], row["sampler"]) == (kernel, sampler)]
         aside = step ** (index - (len(chosen) - 1) / 2)
         lines.append(Line(name or symbol(line[0]), colour, style.MARKERS[index], aside, line))
     return lines, subject
-
-
-def _aside(sizes: Sequence[int]) -> float:
-    """The factor in s between neighbouring lines: a seventh of the smallest step of s, at most 8 %."""
-    ordered = sorted(set(sizes))
-    steps = [high / low for low, high in pairwise(ordered)]
-    return min(1.08, min(steps, default=2.0) ** (1 / 7))
 
 
 def _draw_panel(axis: Axes, panel: Panel, lines: Sequence[Line]) -> None:

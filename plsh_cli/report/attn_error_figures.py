@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from plsh_cli.report import style
 from plsh_cli.report.attn_error_bound_figure import row_bound
-from plsh_cli.report.attn_error_tables import BIAS_NAMES, interval_key, interval_text
+from plsh_cli.report.attn_error_tables import BIAS_NAMES, drawn_row, seeds_interval, texts_interval
 from plsh_cli.report.style import EndLabel
 from plsh_cli.report.text import Row, evenly
 
 SHOWN_SIZES = 5
+TEXTS = {"elinewidth": 6.0, "alpha": 0.35, "linestyle": ""}  # bars over texts: wide and pale
 LAW = {"color": style.INK, "linestyle": (0, (4, 2)), "linewidth": 1.1}
 
 
@@ -57,12 +59,13 @@ def _against_draws(rows: Sequence[Row]) -> Figure:
         zip(thirds, style.shades(style.BIAS_COLOURS["plsh"], len(thirds)), strict=True)
     ):
         line = [row for row in drawn if row["group"] == name and row["output_error_relative"]]
-        x, y, half = _columns(line, "num_samples")
+        x, y, half, texts = _columns(line)
         if not x.size:
             continue
         start.append((x[0], y[0]))
         panel.plot(x, y, color=colour, marker=style.MARKERS[index], zorder=3)
         panel.fill_between(x, np.maximum(y - half, y / 10), y + half, color=colour, alpha=0.2, linewidth=0)
+        _texts_bars(panel, x, y, texts, colour)
         labels.append(EndLabel(x[-1], y[-1], f"{name} layers", colour))
     if start:
         x = np.array(sorted({row["num_samples"] for row in drawn}), dtype=float)
@@ -71,7 +74,8 @@ def _against_draws(rows: Sequence[Row]) -> Figure:
     panel.set_xlabel("number of draws s")
     panel.set_ylabel("relative error")
     made.suptitle(f"Attention output, n = {drawn[0]['n']:,}, mean over heads", fontsize=10.5)
-    _key(made, drawn[0], [Line2D([], [], label="∝ 1/√s", **LAW)])
+    band = [Patch(color=style.MUTED, alpha=0.3, label=seeds_interval(drawn[0]))] if seeds_interval(drawn[0]) else []
+    _key(made, drawn[0], [Line2D([], [], label="∝ 1/√s", **LAW), *band])
     style.label_ends({panel: labels})
     return made
 
@@ -140,29 +144,46 @@ def _baselines(rows: Sequence[Row]) -> Figure:
     labels = []
     for index, bias in enumerate(dict.fromkeys(row["bias"] for row in whole)):
         line = [row for row in whole if row["bias"] == bias and row["num_samples"] and row["output_error_relative"]]
-        x, y, half = _columns(line, "num_samples")
+        x, y, half, texts = _columns(line)
         if not x.size:
             continue
         colour = style.BIAS_COLOURS[bias]
-        panel.errorbar(x, y, half, color=colour, marker=style.MARKERS[index], capsize=2)
+        ends = _ends(y, half) if half.any() else None
+        panel.errorbar(x, y, ends, color=colour, marker=style.MARKERS[index], capsize=2.5)
+        _texts_bars(panel, x, y, texts, colour)
         labels.append(EndLabel(x[-1], y[-1], BIAS_NAMES[bias], colour))
     style.plain_log_y(panel)
     panel.set_xlabel("number of draws s, whose pairs all methods have")
     panel.set_ylabel("relative error")
     made.suptitle(f"Attention output at equal pairs, n = {whole[0]['n']:,}", fontsize=10.5)
-    _key(made, whole[0], [])
+    drawn = drawn_row(whole)
+    _key(made, drawn, [style.interval_key(seeds_interval(drawn))] if seeds_interval(drawn) else [])
     style.label_ends({panel: labels})
     return made
 
 
-def _key(made: Figure, row: Row, handles: list[Any]) -> None:
-    """A legend below, with the interval if there is one."""
-    if row["inputs"] > 1 or row["seeds"] > 1:
-        handles.append(Patch(color=style.MUTED, alpha=0.3, label=interval_text(row)))
+def _key(made: Figure, drawn: Row, handles: list[Any]) -> None:
+    """A legend below, with the bars over texts if there are some."""
+    if texts_interval(drawn):
+        handles.append(style.interval_key(texts_interval(drawn), **TEXTS))
     if handles:
         made.legend(handles=handles, loc="outside lower center", ncols=2)
 
 
-def _columns(line: Sequence[Row], across: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    x, y = (np.array([row[key] for row in line], dtype=float) for key in (across, "output_error_relative"))
-    return x, y, np.array([row.get(f"output_error_relative{interval_key(row)}") or 0.0 for row in line])
+def _texts_bars(panel: Axes, x: np.ndarray, y: np.ndarray, half: np.ndarray, colour: Any) -> None:
+    """The intervals over texts, behind the lines."""
+    if half.any():
+        panel.errorbar(x, y, _ends(y, half), color=colour, zorder=2, **TEXTS)
+
+
+def _ends(y: np.ndarray, half: np.ndarray) -> np.ndarray:
+    """How far bars reach down and up: on a logarithmic axis at most to a tenth of the mean."""
+    return np.stack([y - np.maximum(y - half, y / 10), half])
+
+
+def _columns(line: Sequence[Row]) -> tuple[np.ndarray, ...]:
+    """Draws s, relative errors, and the half-widths of their intervals over seeds and over texts, 0 for none."""
+    field = "output_error_relative"
+    x, y = (np.array([row[key] for row in line], dtype=float) for key in ("num_samples", field))
+    halves = (np.array([row.get(f"{field}{end}") or 0.0 for row in line]) for end in ("_ci95", "_ci95_inputs"))
+    return x, y, *halves

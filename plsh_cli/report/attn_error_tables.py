@@ -9,6 +9,7 @@ from plsh_cli.report.text import Row, Sheet, evenly, few_seeds, kernel_name, mea
 
 SHOWN_SIZES = 6
 SHOWN_LAYERS = 5
+TEXTS = "± texts"
 BIAS_NAMES = {"plsh": "positional LSH", "window": "window", "fixed_blocks": "fixed blocks"}
 
 
@@ -18,16 +19,19 @@ def tables(result: Mapping[str, Any]) -> list[Sheet]:
     return [_outputs(rows, summary), _matrices(rows, summary), _layers(rows, summary), _heads(rows)]
 
 
-def interval_key(row: Row) -> str:
-    """The ending of the interval that is shown: over texts where there are several, else over seeds."""
-    return "_ci95_inputs" if row["inputs"] > 1 else "_ci95"
+def seeds_interval(row: Row) -> str:
+    """What ± is over, in a plsh row's table and figure; empty with one seed."""
+    return f"95 % CI over {row['seeds']} seeds" if row["seeds"] > 1 else ""
 
 
-def interval_text(row: Row) -> str:
-    """What that interval is over, for captions and figures."""
-    if row["inputs"] > 1:
-        return f"95 % CI over {row['inputs']} texts"
-    return f"95 % CI over {row['seeds']} seeds" if (row["seeds"] or 1) > 1 else "one text and seed, no interval"
+def texts_interval(row: Row) -> str:
+    """What "± texts" is over, in tables and figures; empty with one text."""
+    return f"95 % CI over {row['inputs']} texts" if row["inputs"] > 1 else ""
+
+
+def drawn_row(rows: Sequence[Row]) -> Row:
+    """A row of plsh, whose seeds the captions name."""
+    return next(row for row in rows if row["bias"] == "plsh")
 
 
 def method_name(row: Row) -> str:
@@ -38,8 +42,22 @@ def method_name(row: Row) -> str:
     return f"{name}, {'2σ' if row['num_samples'] is None else 'pairs of s=' + format(row['num_samples'], ',')}"
 
 
-def _cell(row: Row, field: str) -> str:
-    return mean_ci(row[field], row.get(f"{field}{interval_key(row)}"))
+def _cells(rows: Sequence[Row], field: str, header: str) -> tuple[list[str], list[list[str]]]:
+    """Headers, and per row the cells of a field: its mean ± over seeds, and ± over texts where a row has that."""
+    texts = [row.get(f"{field}_ci95_inputs") for row in rows]
+    cells = [[mean_ci(row[field], row.get(f"{field}_ci95"))] for row in rows]
+    if all(half is None for half in texts):
+        return [header], cells
+    beside = ["-" if half is None else f"±{number(half, 2)}" for half in texts]
+    return [header, TEXTS], [[*cell, one] for cell, one in zip(cells, beside, strict=True)]
+
+
+def _joined(parts: Sequence[tuple[list[str], list[list[str]]]]) -> tuple[list[str], list[list[str]]]:
+    """Several fields' headers and cells, side by side."""
+    headers = [name for names, _ in parts for name in names]
+    return headers, [
+        [cell for cells in line for cell in cells] for line in zip(*(cells for _, cells in parts), strict=True)
+    ]
 
 
 def _whole(rows: Sequence[Row]) -> list[Row]:
@@ -48,11 +66,10 @@ def _whole(rows: Sequence[Row]) -> list[Row]:
 
 def _outputs(rows: Sequence[Row], summary: Mapping[str, Any]) -> Sheet:
     whole = _whole(rows)
-    first = whole[0]
+    first = drawn_row(whole)
     title = f"attention output under M~ against L*, mean over {len(summary['layers'])} layers and their heads, "
     title += f"n={first['n']:,}, {first['sampler']} draws, {seeds_text(first)}, protocol={first['protocol']}"
     fields = {
-        "relative": "output_error_relative",
         "row median": "row_error_median",
         "row p90": "row_error_p90",
         "row p99": "row_error_p99",
@@ -61,16 +78,12 @@ def _outputs(rows: Sequence[Row], summary: Mapping[str, Any]) -> Sheet:
         "unnorm. F": "unnormalised_error_frobenius",
         "unnorm. max": "unnormalised_error_max",
     }
+    names, cells = _cells(whole, "output_error_relative", "relative")
     lines = [
-        [
-            method_name(row),
-            number(row["pairs_per_token"]),
-            _cell(row, "output_error_relative"),
-            *(number(row[field]) for field in list(fields.values())[1:]),
-        ]
-        for row in whole
+        [method_name(row), number(row["pairs_per_token"]), *cell, *(number(row[field]) for field in fields.values())]
+        for row, cell in zip(whole, cells, strict=True)
     ]
-    headers = ["bias", "pairs/token", *fields]
+    headers = ["bias", "pairs/token", *names, *fields]
     return Sheet(title, headers, lines, _about(first, summary), section_ends=_sections(whole))
 
 
@@ -80,28 +93,39 @@ def _sections(whole: Sequence[Row]) -> set[int]:
 
 def _about(first: Row, summary: Mapping[str, Any]) -> str:
     text = f"{summary['model']} on {summary['text']}, perplexity {number(summary['perplexity'])}"
-    text += f"\nrelative: {summary['conventions']['error']}; ±: {interval_text(first)}"
-    if first["inputs"] > 1 and first["protocol"] == "corrected":
-        text += " under the same draws"
-    if first["inputs"] == 1 and few_seeds(first):
-        text += f"; {few_seeds(first)}"
+    text += f"\nrelative: {summary['conventions']['error']}; {_intervals(first)}"
     return text + f"\n{summary['conventions']['unnormalised']}; outputs by {first['method']}"
+
+
+def _intervals(first: Row) -> str:
+    """What ± and "± texts" are, for the caption."""
+    parts = []
+    if seeds_interval(first):
+        parts += [f"±: {seeds_interval(first)}", few_seeds(first)]
+    elif texts_interval(first) and first["protocol"] == "corrected":
+        parts.append("one seed: the noise of the draws is not shown")
+    if texts_interval(first):
+        same = " under the same draws" if first["protocol"] == "corrected" else ", each under its own draws"
+        parts.append(f"{TEXTS}: {texts_interval(first)}{same}")
+    return "; ".join(part for part in parts if part) or "one text and seed, no interval"
 
 
 def _matrices(rows: Sequence[Row], summary: Mapping[str, Any]) -> Sheet:
     whole = _whole(rows)
+    fields = {"spectral_error": "spectral", "spectral_error_relative": "relative", "max_error": "max"}
+    names, cells = _joined([_cells(whole, field, name) for field, name in fields.items()])
     lines = [
         [
             method_name(row),
-            *(_cell(row, field) for field in ("spectral_error", "spectral_error_relative", "max_error")),
+            *cell,
             number(row["bound_expectation"]),
             number(row["tail_probability"]),
             number(row["row_bound_ratio_max"]),
             _share(row["row_bound_informative"]),
         ]
-        for row in whole
+        for row, cell in zip(whole, cells, strict=True)
     ]
-    headers = ["bias", "spectral", "relative", "max", "bound on E", "least tail", "row ratio", "row informative"]
+    headers = ["bias", *names, "bound on E", "least tail", "row ratio", "row informative"]
     holds = next(one for one in summary["claims"] if "rows" in one)
     verdict = "none is beyond it" if holds["met"] else "SOME ARE BEYOND IT"
     caption = "bound on E: Psi (sqrt(ln n / s) + ln n / s), up to a constant; least tail: of the paper's bounds on "
@@ -110,6 +134,8 @@ def _matrices(rows: Sequence[Row], summary: Mapping[str, Any]) -> Sheet:
         f"of that row, {holds['rows']:,} rows of positional LSH, {verdict}; row informative: share of rows whose "
     )
     caption += "bound is below 2 max ||v||"
+    first = drawn_row(whole)
+    caption = "; ".join(part for part in (seeds_interval(first) and f"±: {seeds_interval(first)}", caption) if part)
     title = "norms of M~ - L* beside theory, means over the heads' kernels"
     return Sheet(title, headers, lines, caption, section_ends=_sections(whole))
 
@@ -123,20 +149,24 @@ def _layers(rows: Sequence[Row], summary: Mapping[str, Any]) -> Sheet:
     sizes = evenly(sorted({row["num_samples"] for row in drawn}), SHOWN_SIZES)
     found = {(row["group"], row["layer"], row["num_samples"]): row for row in drawn}
     shown = evenly(summary["layers"], SHOWN_LAYERS)
-    lines, ends = [], []
-    for one in summary["slopes"]:
-        if one["layer"] is not None and one["layer"] not in shown:
-            continue
-        own = [found[one["group"], one["layer"], size] for size in sizes]
-        name = _group_name(one["group"], summary) if one["group"] else f"layer {one['layer']}"
-        cells = [_cell(row, "output_error_relative") for row in own]
-        if one["layer"] is None:
-            ends = [len(lines)]
-        lines.append([name, *cells, mean_ci(one["slope"], one["slope_ci95"])])
+    told = [one for one in summary["slopes"] if one["layer"] is None or one["layer"] in shown]
+    by_size = [[found[one["group"], one["layer"], size] for one in told] for size in sizes]
+    names, cells = _joined(
+        [_cells(own, "output_error_relative", f"s = {size:,}") for size, own in zip(sizes, by_size, strict=True)]
+    )
+    lines = [
+        [
+            _group_name(one["group"], summary) if one["group"] else f"layer {one['layer']}",
+            *cell,
+            mean_ci(one["slope"], one["slope_ci95"]),
+        ]
+        for one, cell in zip(told, cells, strict=True)
+    ]
+    ends = [max(place for place, one in enumerate(told) if one["layer"] is None)]
     over = summary["slopes"][0]
     caption = f"slope: log-log of error against s, i.i.d. theory -1/2; ± over {over['count']} "
     caption += "seeds" if over["over"] == "seeds" else "texts"
-    headers = ["layers", *(f"s = {size:,}" for size in sizes), "slope"]
+    headers = ["layers", *names, "slope"]
     title = "relative error by layer, mean over heads"
     return Sheet(
         title, headers, lines, caption if over["count"] > 1 else caption.partition("; ±")[0], section_ends=ends
@@ -155,9 +185,10 @@ def _heads(rows: Sequence[Row]) -> Sheet:
     heads = {(row["head"], row["layer"]): row for row in drawn if row["num_samples"] == largest}
     layers = evenly(sorted({layer for _, layer in heads}), SHOWN_LAYERS)
     kind = "σ" if all(row["sigma"] is not None for row in heads.values()) else "kernel"
-    lines = []
-    for head in sorted({head for head, _ in heads}):
-        line = [heads[head, layer] for layer in layers]
-        lines.append([str(head), kernel_name(line[0]), *(_cell(row, "output_error_relative") for row in line)])
-    headers = ["head", kind, *(f"layer {layer}" for layer in layers)]
+    places = sorted({head for head, _ in heads})
+    names, cells = _joined(
+        [_cells([heads[head, layer] for head in places], "output_error_relative", f"layer {layer}") for layer in layers]
+    )
+    lines = [[str(head), kernel_name(heads[head, layers[0]]), *cell] for head, cell in zip(places, cells, strict=True)]
+    headers = ["head", kind, *names]
     return Sheet(f"relative error per query head at s={largest:,}", headers, lines, keys=2, text_columns=0)

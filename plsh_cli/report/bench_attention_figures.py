@@ -27,6 +27,7 @@ NAMES = {"plsh": "positional LSH", "alibi": "exact ALiBi", "window": "ALiBi cut 
 #: A backend's line: solid for the fused kernels, broken for the others.
 LINES = {"fused": "-", "triton": "-", "blocks": (0, (5, 2)), "sdpa_mask": (0, (1, 1)), "flex": (0, (3, 1, 1, 1))}
 OTHER_LINE = (0, (2, 2))
+MARKERS = (*style.MARKERS, "P", "X", "<", ">", "*", "h", "p", "d")
 MOST_LENGTHS = 3  # figures of error against time
 MOST_GROUPS = 4  # figures of time against n
 
@@ -68,16 +69,32 @@ def _time(rows: Sequence[Row]) -> Figure:
     labels = []
     for method in methods:
         line = sorted((row for row in rows if row["method"] == method), key=lambda row: row["n"])
+        named = _method(
+            line[0], any(row["bias"] == "plsh" and row["num_samples"] != line[0]["num_samples"] for row in rows)
+        )
         colour, kind = COLOURS[line[0]["bias"]], LINES.get(line[0]["ran"], OTHER_LINE)
         x, y = [row["n"] for row in line], [row["seconds"] for row in line]
         panel.plot(x, y, color=colour, linestyle=kind, marker="o", markersize=3.5)
-        labels.append(EndLabel(x[-1], y[-1], style.plain(method.replace("_", " ")), colour))
+        labels.append(EndLabel(x[-1], y[-1], style.plain(named), colour))
     style.plain_log_y(panel)
     panel.set_xlabel("tokens n")
     panel.set_ylabel("seconds")
     made.suptitle(f"Attention, {group_text(rows[0])}", fontsize=10.5)
     style.label_ends({panel: labels})
     return made
+
+
+def _method(row: Row, with_samples: bool) -> str:
+    """A method's name at the end of its line, with s where several are drawn."""
+    name = {"plsh": "plsh", "alibi": "exact ALiBi", "window": "cut ALiBi"}.get(
+        row["bias"], row["bias"].replace("_", " ")
+    )
+    if row["bias"] == "plsh" and with_samples:
+        name += f" s={row['num_samples']}"
+    if row["bias"] == "window":
+        name += f" {row['eps']:g}"
+    sampler = f" {row['sampler']}" if row["bias"] == "plsh" and row["sampler"] != "iid" else ""
+    return f"{name}{sampler} ({row['ran'].replace('_', ' ')})"
 
 
 def _error_time(rows: Sequence[Row]) -> Figure:
@@ -97,7 +114,10 @@ def _error_time(rows: Sequence[Row]) -> Figure:
     _plain_times(panel)
     panel.set_xlabel("milliseconds")
     panel.set_ylabel("relative output error")
-    made.suptitle(f"n = {rows[0]['n']:,}, {group_text(rows[0])}", fontsize=10.5)
+    drawn = {(family[0]["bias"], family[0]["backend"]) for family in families}
+    left_out = {(row["bias"], row["backend"]) for row in rows} - drawn
+    note = "; each bias by its fastest backend" if left_out else ""
+    made.suptitle(f"n = {rows[0]['n']:,}, {group_text(rows[0])}{note}", fontsize=10.5)
     handles = [Line2D([], [], label=name, **look) for name, look in key.items()]
     made.legend(handles=handles, loc="outside lower center")
     return made
@@ -125,7 +145,7 @@ def _family(family: Sequence[Row], index: int) -> tuple[str, dict[str, Any]]:
     elif row["bias"] == "window":
         name += f" = {_range(row['eps'], last['eps'])}"
     look = {"color": colour, "linestyle": LINES.get(row["ran"], OTHER_LINE)}
-    look |= {"marker": style.MARKERS[index % len(style.MARKERS)]}
+    look |= {"marker": MARKERS[index % len(MARKERS)]}
     return f"{name} ({row['backend'].replace('_', ' ')})", look
 
 

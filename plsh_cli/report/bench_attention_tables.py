@@ -19,9 +19,10 @@ SIGNS = {">=": "≥", "<=": "≤"}
 CAPTION = (
     "Left of the time: how many times faster than SDPA with the ALiBi mask made beforehand, the fastest FlexAttention, "
     "the fastest exact ALiBi cut at 0.001, the fastest fixed blocks, and exact ALiBi by the same backend. Error: "
-    "‖a − b‖ / ‖b‖ against exact ALiBi. mm: useful FLOPs as a share of torch.mm's rate in the same rounds. "
-    "KB per token: peak memory beside inputs and gradients. Prepared: draws, tables, masks, compilation; once, not in "
-    "the time."
+    "‖a − b‖ / ‖b‖ against exact ALiBi. mm: useful FLOPs as a share of torch.mm's rate in the same rounds (above 100: "
+    "products of small tiles are faster than torch.mm of large matrices, or another program held the processor). "
+    "KB per token: peak memory beside inputs and gradients, where it was measured (bench.memory). Prepared: draws, "
+    "tables, masks, compilation; once, not in the time."
 )
 
 

@@ -68,14 +68,25 @@ def _scored(summary: Mapping[str, Any]) -> str:
     return "scored tokens: " + ", ".join(f"{count:,} at n={int(n):,}" for n, count in counts.items())
 
 
+def interval_text(rows: Sequence[Row], summary: Mapping[str, Any]) -> str:
+    """What the intervals are over, for captions and figures."""
+    text = f"95 % CI over {summary['clusters']} {summary['interval_over']}"
+    sets = max((row["seeds"] for row in rows if row["seeds"]), default=0)
+    if sets == 0:
+        return text
+    return f"{text}, of draws also {sets} sets" if sets > 1 else f"{text}; noise of draws not included"
+
+
 def _intervals(rows: Sequence[Row], summary: Mapping[str, Any]) -> str:
     clusters, what = summary["clusters"], summary["interval_over"]
-    text = f"in brackets and ±: 95 % t intervals over {clusters} {what}" if clusters > 1 else "one block, no intervals"
+    text = f"in brackets and ±: {interval_text(rows, summary)}" if clusters > 1 else "one block, no intervals"
     if what == "blocks" and clusters > 1:
         text += ", about these texts only"
     seeds = {(row["seed_first"], row["seeds"]) for row in rows if row["seeds"]}
     if not seeds:
         return text
+    if clusters > 1 and max(count for _, count in seeds) == 2:
+        text += "; 2 sets: their part has 1 degree of freedom"
     first, count = min(seeds)
     drawn = (
         f"seed {first}" if count == 1 else f"the mean over {count} sets of draws (seeds {first}-{first + count - 1})"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plsh_cli.evaluation.metrics import MEASURES
-from plsh_cli.evaluation.score import Scores
+from plsh_cli.evaluation.score import Scores, mean_scores
 from plsh_cli.experiments import scored
 from plsh_cli.stats import t_interval
 
@@ -71,6 +71,26 @@ def test_differences_are_paired():
     assert found["nats_difference_ci95"] < 1e-3 < scored.summary(scores_of(base, text))["nats_per_token_ci95"] / 100
     with pytest.raises(ValueError, match="same tokens"):
         scored.difference(scores_of(more, text), scores_of(base[:50], text[:50]))
+
+
+def test_intervals_hold_the_noise_of_draws():
+    generator = np.random.default_rng(2)
+    base, text = generator.gamma(2.0, size=300), np.repeat(np.arange(6), 50)
+    offsets = np.array([-1.0, 0.5, 0.8])
+    sets = [scores_of(base + 9.0 + offset, text) for offset in offsets]
+    whole = mean_scores(sets)
+    draws = t_interval(offsets)[1]
+    alone, found = scored.summary(whole), scored.summary(whole, sets)
+    assert found["nats_per_token_ci95"] == pytest.approx(math.hypot(alone["nats_per_token_ci95"], draws), rel=1e-12)
+    assert math.log(found["perplexity_high"] / found["perplexity"]) == pytest.approx(found["nats_per_token_ci95"])
+    per_byte = math.hypot(alone["bits_per_byte_ci95"], draws / math.log(2) / 2)
+    assert found["bits_per_byte_ci95"] == pytest.approx(per_byte, rel=1e-12)
+    # Tokens agree but for the draws, so that the difference's interval is that over the draws alone.
+    exact = scores_of(base, text)
+    assert scored.difference(whole, exact, sets, [exact])["nats_difference_ci95"] == pytest.approx(draws, rel=1e-9)
+    assert scored.difference(exact, whole, [exact], sets)["nats_difference_ci95"] == pytest.approx(draws, rel=1e-9)
+    assert scored.difference(whole, whole, sets, sets)["nats_difference_ci95"] == 0.0
+    assert scored.summary(sets[0], sets[:1]) == scored.summary(sets[0])
 
 
 def test_bins_partition_the_left_text():

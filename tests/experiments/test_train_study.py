@@ -113,7 +113,7 @@ def test_a_study_runs_its_variants_and_reuses_them(plsh, tmp_path, corpus):
 
 
 def test_jobs_end_with_the_study_and_go_on_with_the_next(plsh, tmp_path, corpus):
-    command = [*words(corpus, 400), "experiment=miniature", "study.seeds=1", VARIANTS]
+    command = [*words(corpus, 150), "experiment=miniature", "study.seeds=1", VARIANTS]
     process = start(command, tmp_path)
     deadline = time.monotonic() + 120
     while len({path.parts[-3] for path in tmp_path.glob("runs/train/*/checkpoints/*")}) < 2:
@@ -127,6 +127,10 @@ def test_jobs_end_with_the_study_and_go_on_with_the_next(plsh, tmp_path, corpus)
         assert time.monotonic() < deadline, "the jobs must not outlive the study"
         time.sleep(0.1)
     assert all("terminated" in json.loads((job / "status.json").read_text())["reason"] for job in jobs)
+    done = plsh(*command)
+    assert done.code == 0, done.text
+    assert {json.loads((job / "status.json").read_text())["state"] for job in jobs} == {"done"}
+    assert len(list(tmp_path.glob("runs/train/*"))) == 3 + 2, "stopped jobs go on in their own folders"
 
 
 def test_a_failed_job_fails_the_study_and_keeps_the_others(plsh, tmp_path, corpus):

@@ -12,7 +12,7 @@ from model_biases import BIASES, draws, matrix, own_logits
 
 from plsh_cli.attention import Alibi, NoBias
 from plsh_cli.errors import MessageError
-from plsh_cli.models import lengths, use_bias
+from plsh_cli.models import BiasSpec, lengths, use_bias
 
 ROUNDING = 2e-5
 
@@ -134,6 +134,37 @@ def test_more_tokens_than_there_are_draws_for(model, texts):
         output = model(texts[0][:, :20], use_cache=True)
         with pytest.raises(ValueError, match="for 20 positions, this call has 21"):
             continued(model, texts[0][:, 20:21], cache_of(output))
+
+
+@pytest.mark.parametrize("sampler", ["iid", "stratified"])
+def test_described_draws_of_real_width_serve_more_tokens_than_they_were_drawn_for(model, texts, sampler, tmp_path):
+    few, many = (BiasSpec("plsh", num_samples=4, sampler=sampler, capacity=size) for size in (20, 300))
+    ids = texts[0]
+    with torch.inference_mode():
+        with use_bias(model, many):
+            wanted = model(ids, use_cache=False).logits
+        with use_bias(model, few):
+            assert torch.equal(model(ids, use_cache=False).logits, wanted)
+            output = model(ids[:, :19], use_cache=True)
+            parts = [output.logits]
+            for at in range(19, 33):
+                output = continued(model, ids[:, at : at + 1], cache_of(output))
+                parts.append(output.logits)
+            close(torch.cat(parts, dim=1), wanted)
+            model.save_pretrained(tmp_path)
+        loaded = type(model).from_pretrained(tmp_path).eval()
+        assert torch.equal(loaded(ids, use_cache=False).logits, wanted)
+
+
+@pytest.mark.parametrize("changes", [{"pitch": "integer"}, {"sampler": "importance"}])
+def test_other_described_draws_name_the_capacity_to_give(model, texts, changes):
+    with torch.inference_mode(), use_bias(model, BiasSpec("plsh", capacity=20, **changes)) as handle:
+        message = r"for 20 positions, this call has 33: .*BiasSpec\(\.\.\., capacity=33\)"
+        with pytest.raises(ValueError, match=message):
+            model(texts[0], use_cache=False)
+        handle.set(BiasSpec("plsh").build(toy.HEADS, 20))
+        with pytest.raises(ValueError, match=message):
+            model(texts[0], use_cache=False)
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])

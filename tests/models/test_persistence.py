@@ -60,6 +60,70 @@ def test_a_saved_model_comes_back_under_its_bias(model, token_ids, tmp_path, nam
     assert torch.equal(logits(load(tmp_path / "one", attn_implementation="plsh"), token_ids), wanted)
 
 
+@pytest.mark.parametrize("name", ["alibi", "plsh"])
+@pytest.mark.parametrize("rope", ["keep", "drop"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_saving_again_without_running_keeps_the_bias(model, token_ids, tmp_path, name, rope, dtype):
+    model.save_pretrained(tmp_path / "plain")
+    plain = load(tmp_path / "plain", dtype=dtype)
+    with use_bias(plain, SPECS[name], rope=rope):
+        wanted = logits(plain, token_ids)
+    with use_bias(model, SPECS[name], rope=rope):
+        model.save_pretrained(tmp_path / "one")
+    load(tmp_path / "one").to(dtype).save_pretrained(tmp_path / "two")
+    load(tmp_path / "two", dtype=dtype).save_pretrained(tmp_path / "three")
+    description = json.loads((tmp_path / "three" / "config.json").read_text())
+    assert description["attn_implementation"] == "plsh"
+    assert description["plsh"] == SPECS[name].to_dict()
+    again = load(tmp_path / "three")
+    assert (again.dtype, again.config._attn_implementation) == (dtype, "plsh")
+    assert torch.equal(logits(again, token_ids), wanted)
+
+
+@pytest.mark.parametrize("rope", ["keep", "drop"])
+def test_the_text_part_of_a_model_with_a_vision_tower_keeps_its_bias(token_ids, tmp_path, rope):
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    text = {"vocab_size": 97, "hidden_size": 72, "intermediate_size": 53, "num_hidden_layers": 2, "head_dim": 8}
+    text |= {"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 128}
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"image_size": 28, "patch_size": 14}
+    config = Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=1, image_token_index=96)
+    model = Gemma3ForConditionalGeneration(config).eval()
+    with use_bias(model, SPECS["plsh"], rope=rope):
+        wanted = logits(model, token_ids)
+        model.save_pretrained(tmp_path / "one")
+    Gemma3ForConditionalGeneration.from_pretrained(tmp_path / "one").save_pretrained(tmp_path / "two")
+    again = Gemma3ForConditionalGeneration.from_pretrained(tmp_path / "two").eval()
+    assert again.config.text_config._attn_implementation == "plsh"
+    assert again.config.vision_config._attn_implementation == "sdpa"
+    assert torch.equal(logits(again, token_ids), wanted)
+    assert handle_of(again).calls == 2
+
+
+def test_a_plain_model_loaded_for_plsh_says_so_when_saved(model, tmp_path):
+    model.save_pretrained(tmp_path / "one")
+    assert "attn_implementation" not in json.loads((tmp_path / "one" / "config.json").read_text())
+    load(tmp_path / "one", attn_implementation="plsh").save_pretrained(tmp_path / "two")
+    assert load(tmp_path / "two").config._attn_implementation == "plsh"
+
+
+@pytest.mark.parametrize(("spec", "rope", "warned"), [("plsh", "drop", 1), ("plsh", "keep", 0), ("none", "drop", 0)])
+def test_another_attention_for_a_model_without_rope_is_warned_of_once(model, token_ids, tmp_path, spec, rope, warned):
+    with use_bias(model, SPECS[spec], rope=rope):
+        model.save_pretrained(tmp_path / "one")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        load(tmp_path / "one")
+        assert not [one for one in caught if "without any positions" in str(one.message)]
+        loaded = load(tmp_path / "one", attn_implementation="sdpa")
+        logits(loaded, token_ids)
+    mine = [one for one in caught if "without any positions" in str(one.message)]
+    assert [one.category for one in mine] == [RuntimeWarning] * warned
+    loaded.save_pretrained(tmp_path / "two")
+    assert "attn_implementation" not in json.loads((tmp_path / "two" / "config.json").read_text())
+
+
 @pytest.mark.parametrize("bias", [NoBias(), Alibi(SIGMAS), Alibi(3.0), Window(SIGMAS, 0.01)])
 def test_biases_without_draws_describe_themselves(model, token_ids, tmp_path, bias):
     with use_bias(model, bias):

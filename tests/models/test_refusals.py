@@ -93,7 +93,8 @@ def test_a_second_bias(model):
         (Alibi(SIGMAS[:8]), "for 8 heads, the model has 9"),
         (draws(heads=4), "for 4 heads, the model has 9"),
         ([NoBias(), NoBias()], "2 given, must be one for all or 3"),
-        ("alibi", "must be a bias of plsh_cli.attention"),
+        ("alibi", r"bias = 'alibi': must be a bias of plsh_cli.attention, .* or BiasSpec\(\"alibi\"\)"),
+        ("rotary", "bias = 'rotary': .* or a BiasSpec"),
         ([None] * 3, "must be a bias of plsh_cli.attention"),
     ],
 )

@@ -79,6 +79,15 @@ def test_describes_what_has_no_draws():
         ({"name": "plsh", "kernel": "log", "parameters": [[1.0]]}, "2 number"),
         ({"name": "alibi", "sigma": 3}, r"unknown keys: \['sigma'\]"),
         ({"seed": 3}, "must have a name"),
+        ({"name": "plsh", "num_samples": 0}, "num_samples = 0: must be a whole number, at least 1"),
+        ({"name": "plsh", "num_samples": 2.5}, r"num_samples = 2\.5"),
+        ({"name": "plsh", "capacity": 0}, "capacity = 0"),
+        ({"name": "plsh", "sampler": "sobol"}, "sampler = 'sobol'"),
+        ({"name": "plsh", "pitch": "half"}, "pitch = 'half'"),
+        ({"name": "plsh", "merge": "max"}, "merge = 'max'"),
+        ({"name": "plsh", "kernel": "table", "table": [1.0, 0.5]}, "table kernel has integer widths"),
+        ({"name": "window", "eps": 2.0}, r"eps = 2\.0: must be above 0 and at most 1"),
+        ({"name": "window", "eps": 0.0}, r"eps = 0\.0"),
     ],
 )
 def test_other_descriptions_are_refused(values, message):
@@ -91,3 +100,22 @@ def test_parameters_for_another_number_of_heads():
         BiasSpec("alibi", parameters=((1.0,), (2.0,))).build(9, 50)
     with pytest.raises(ValueError, match="two numbers"):
         BiasSpec("plsh", kernel="log").build(9, 50)
+
+
+@pytest.mark.parametrize("sampler", ["iid", "stratified", "importance"])
+@pytest.mark.parametrize("pitch", ["real", "integer"])
+@pytest.mark.parametrize("kernel", [("alibi", ()), ("log", ((1.0, 0.1),)), ("power", ((0.5, 0.5),))])
+def test_draws_that_serve_any_length_do_not_depend_on_the_capacity(sampler, pitch, kernel):
+    spec = BiasSpec("plsh", kernel[0], kernel[1], num_samples=40, sampler=sampler, pitch=pitch)
+    assert spec.serves_any_length == (pitch == "real" and sampler != "importance")
+    few, many = spec.build(9, 20).parts, spec.build(9, 500).parts
+    if spec.serves_any_length:
+        for name in ("widths", "shifts", "weights", "groups"):
+            assert np.array_equal(getattr(few, name), getattr(many, name))
+
+
+def test_the_package_lists_what_it_exports():
+    import plsh_cli.models
+
+    assert set(plsh_cli.models.__all__) <= set(dir(plsh_cli.models))
+    assert {"BiasSpec", "use_bias", "capture_qkv"} <= set(dir(plsh_cli.models))

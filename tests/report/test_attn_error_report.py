@@ -19,6 +19,9 @@ from plsh_cli.experiments.attn_error_values import FIELDS, Values
 from plsh_cli.positional.kernels import alibi, log
 from plsh_cli.report import style
 from plsh_cli.report.attn_error_bound_figure import binned
+from plsh_cli.report.attn_error_figures import figures as report_figures
+from plsh_cli.report.attn_error_tables import tables as report_tables
+from plsh_cli.report.text import mean_ci, number
 from plsh_cli.rundir import RunFolder
 
 SHAPES = {
@@ -111,6 +114,42 @@ def test_tables_show_the_mean_with_its_interval_and_the_verdict(tmp_path):
     assert "none is beyond it" in " ".join(printed(result).split())
     values.values[FIELDS.index("row_bound_violated"), 0, 0, 0, 0, 0] = 0.5
     assert "SOME ARE BEYOND IT" in " ".join(printed(write(tmp_path, cfg, values)).split())
+
+
+def test_intervals_are_over_seeds_with_those_over_texts_beside(tmp_path):
+    cfg, values = made(inputs=2, biases="[plsh,window]")
+    values.values[:, :, 1] *= 1.5  # draws are the larger noise
+    for name in ("spectral_error", "spectral_error_relative", "max_error"):
+        values.values[FIELDS.index(name), 1] = values.values[FIELDS.index(name), 0]  # texts do not change matrices
+    result = write(tmp_path, cfg, values)
+    outputs, matrices, layers, heads = report_tables(result)
+    row = next(row for row in result["rows"] if row["group"] == "all" and row["num_samples"] == 10)
+    field = "output_error_relative"
+    over_seeds, over_texts = row[f"{field}_ci95"], row[f"{field}_ci95_inputs"]
+    assert over_seeds != pytest.approx(over_texts, rel=0.2)
+    at = outputs.headers.index("relative")
+    assert outputs.headers[at + 1] == "± texts"
+    assert outputs.rows[0][at : at + 2] == [mean_ci(row[field], over_seeds), f"±{number(over_texts, 2)}"]
+    assert "±: 95 % CI over 3 seeds" in outputs.caption
+    assert "± texts: 95 % CI over 2 texts" in outputs.caption
+    assert "± texts" not in matrices.headers
+    assert matrices.rows[0][1] == mean_ci(row["spectral_error"], row["spectral_error_ci95"])
+    assert "±: 95 % CI over 3 seeds" in matrices.caption
+    assert layers.headers.count("± texts") == 3
+    assert layers.rows[0][1:3] == outputs.rows[0][at : at + 2]
+    assert heads.headers.count("± texts") == 5
+    for maker in (report_figures(tmp_path, result)[name] for name in ("output_error", "baselines")):
+        with style.look():
+            (legend,) = maker().legends
+        assert {"95 % CI over 3 seeds", "95 % CI over 2 texts"} <= {text.get_text() for text in legend.get_texts()}
+
+
+def test_the_key_of_baselines_shows_bars(tmp_path):
+    result = write(tmp_path, *made(biases="[plsh,window]"))
+    with style.look():
+        (legend,) = report_figures(tmp_path, result)["baselines"]().legends
+    assert not legend.get_patches()
+    assert [text.get_text() for text in legend.get_texts()] == ["95 % CI over 3 seeds"]
 
 
 def test_groups_of_layers_are_their_thirds(tmp_path):

@@ -90,7 +90,7 @@ def _ticks(low: float, high: float) -> list[float]:
     """Powers of four (1, 4, 16, ...) between the ends; of two where those are few; else the ends and their middle."""
     for base in (4, 2):
         inside = [float(base**power) for power in range(32) if low / 1.1 <= base**power <= high * 1.1]
-        if len(inside) >= 3:
+        if len(inside) >= (4 if base == 4 else 3):
             return inside
     return sorted({float(round(value)) for value in (low, (low * high) ** 0.5, high)})
 

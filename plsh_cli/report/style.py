@@ -252,13 +252,13 @@ def plain_log_y(axes: Axes) -> None:
     axes.yaxis.set_major_locator(
         LogLocator(subs=next((subs for span, subs in steps.items() if high < span * low), (1.0,)))
     )
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _log_text(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _log_text(value, axes.get_ylim()[1])))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _log_text(value: float) -> str:
-    """A value of a logarithmic axis: plain from 0.001 to 100,000, else with a power of ten."""
-    if 1e-3 <= value < 99_999.5:
+def _log_text(value: float, highest: float) -> str:
+    """A value of a logarithmic axis: plain from 0.001 on, but in powers of ten below and beyond 100,000."""
+    if value >= 1e-3 and highest < 1e5:
         return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
     exponent = int(np.floor(np.log10(value) + 1e-9))
     front = value / 10.0**exponent

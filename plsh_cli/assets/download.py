@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.client
 import json
@@ -31,7 +32,8 @@ def download(url: str, file: Path, opener: Opener, sha256: str | None = None) ->
 
     What has been downloaded stays beside it as `<file>.part` and is continued by an HTTP range, here after a broken
     connection or in a later call; a server without ranges, or with another file by now, is read from the beginning.
-    Raises Broken where two attempts in a row bring nothing, MessageError for another checksum (nothing is kept then).
+    Raises Broken where two attempts in a row bring nothing, MessageError for another checksum (nothing is kept then),
+    OSError where the disk is full.
     """
     part = file.with_name(f"{file.name}.part")
     fruitless = 0
@@ -43,6 +45,8 @@ def download(url: str, file: Path, opener: Opener, sha256: str | None = None) ->
             _go_on(url, part, opener, continuable=sha256 is not None)
             break
         except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
             fruitless = 0 if _size(part) > before else fruitless + 1
             refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
             if refused or fruitless == _FRUITLESS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -16,7 +17,7 @@ from plsh_cli.assets import hub
 from plsh_cli.assets.manifest import Asset, Hub, Source, Wheel, find
 from plsh_cli.assets.package_index import download_wheel
 from plsh_cli.assets.store import Say, cache_folder, checksums, faults, home, locked, ready, seal
-from plsh_cli.errors import MessageError, UserError
+from plsh_cli.errors import MessageError, PlshError, UserError
 
 _CHUNK_BYTES = 1 << 22
 
@@ -96,14 +97,25 @@ def _fetch(wanted: _Wanted, say: Say) -> Path:
                     raise MessageError(f"{wanted.name}: {error}") from error
                 instead = wanted.sources[index].words
                 say(f"{wanted.name}: {error.reason}; taking {instead} in its place")
-    except OSError as error:
-        if error.errno is None:
+    except PlshError:
+        raise
+    except Exception as error:
+        reason = _cache_trouble(error)
+        if reason is None:
             raise
         raise MessageError(
-            f"{wanted.name}: the cache folder {cache_folder()} cannot be used ({error.strerror or error}); "
+            f"{wanted.name}: the cache folder {cache_folder()} cannot be used ({reason}); "
             f"set PLSH_CACHE to another folder"
         ) from error
     raise AssertionError("an asset has at least one source")
+
+
+def _cache_trouble(error: Exception) -> str | None:
+    """What the system said of the cache folder, also through safetensors' own error; None for other errors."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.strerror or str(error)
+    full = os.strerror(errno.ENOSPC)
+    return full if full in str(error) else None
 
 
 def _prepare_missing(wanted: _Wanted, source: Source, say: Say) -> None:

@@ -5,6 +5,7 @@ huggingface_hub keeps finished files of an interrupted download and begins the u
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import hashlib
 import json
@@ -142,6 +143,13 @@ def _asked(source: Hub, ask: Callable[[], Value]) -> Value:
         raise NotFromHub(f"{source.repo} has no revision {source.revision} on the hub") from error
     # The bases of the hub's own error: OSError, and the root of the errors of the HTTP library that it uses.
     except errors.HfHubHTTPError.__bases__ as error:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+            from huggingface_hub.constants import HF_HUB_CACHE
+
+            raise MessageError(
+                f"{source.repo}: the hub's cache folder {HF_HUB_CACHE} is full ({error}); set HF_HUB_CACHE (and "
+                f"PLSH_CACHE, for what is prepared from it) to folders with more space"
+            ) from error
         reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
         raise NotFromHub(
             f"the Hugging Face hub cannot be reached at {_endpoint()} ({reason})",

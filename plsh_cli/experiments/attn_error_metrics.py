@@ -9,6 +9,8 @@ rows of the same relative error of a row), cosine (mean over rows of the cosine 
 2 eta max_j ||v_j|| / sum_j E_ij W_ij on a row's ||T~_i - T*_i||, eta = max |W - L*| and j over the keys that the row
 sees: row_bound_ratio_max (largest measured over bound), row_bound_violated (share of rows beyond it) and
 row_bound_informative (share of rows where it is below 2 max_j ||v_j||, which holds for any two outputs).
+
+NaN in any number of a row makes the measures that depend on it NaN, never 0 or 1.
 """
 
 from __future__ import annotations
@@ -73,10 +75,13 @@ def measures(rows: np.ndarray, symmetric: bool, slack: float) -> np.ndarray:
     of_rows = relative(row["error"], row["approximate"], row["exact"], symmetric)
     whole = {name: np.linalg.norm(row[name]) for name in ("error", "approximate", "exact", "unnormalised")}
     lengths = row["approximate"] * row["exact"]
-    cosines = np.divide(row["dot"], lengths, out=np.ones_like(lengths), where=lengths > 0.0)
+    cosines = np.divide(row["dot"], lengths, out=np.ones_like(lengths), where=~(lengths <= 0.0))
     rounding = slack * row["value"]
-    tested = row["bound"] > rounding
+    unknown = np.isnan(row["error"]) | np.isnan(row["bound"])
+    tested = unknown | (row["bound"] > rounding)
     ratios = np.divide(row["error"], row["bound"], out=np.zeros_like(lengths), where=tested)
+    violated = np.where(unknown, np.nan, row["error"] > row["bound"] + rounding)
+    informative = np.where(unknown, np.nan, row["bound"] < 2.0 * row["value"])
     return np.array(
         [
             whole["unnormalised"],
@@ -86,8 +91,8 @@ def measures(rows: np.ndarray, symmetric: bool, slack: float) -> np.ndarray:
             *np.quantile(of_rows, [0.5, 0.9, 0.99]),
             cosines.mean(),
             ratios.max(),
-            (row["error"] > row["bound"] + rounding).mean(),
-            (row["bound"] < 2.0 * row["value"]).mean(),
+            violated.mean(),
+            informative.mean(),
         ]
     )
 
@@ -95,4 +100,4 @@ def measures(rows: np.ndarray, symmetric: bool, slack: float) -> np.ndarray:
 def relative(error: np.ndarray, approximate: np.ndarray, exact: np.ndarray, symmetric: bool) -> np.ndarray:
     """||a - b|| / ||b||, or the paper's 2 ||a - b|| / (||a|| + ||b||); 0 where both are zero."""
     base = np.asarray((approximate + exact) / 2.0 if symmetric else exact)
-    return np.divide(error, base, out=np.where(np.asarray(error) > 0.0, np.inf, 0.0), where=base > 0.0)
+    return np.divide(error, base, out=np.where(np.asarray(error) > 0.0, np.inf, error), where=~(base <= 0.0))

@@ -16,6 +16,9 @@ DENSE_TOKENS = 8192
 #: Measured: the program with its libraries, and the logits that are held at a time with their copies.
 _PROGRAM_BYTES, _LOGITS_BYTES = 0.7 * 2**30, 3 * 4 * 2**26
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+#: A draw's width, shift and group, beside its weight of 8 bytes; measured: what more is alive while a set is drawn and
+#: measured.
+_DRAW_BYTES, _DRAWING_BYTES = 24.0, 64.0
 #: Measured on two cores: seconds per pair of a head of 64 dims under one bias matrix (dense, float64), per block that
 #: is drawn, counted and measured, and per entry of M~ that is written out.
 _PAIR_SECONDS, _BLOCK_SECONDS, _ENTRY_SECONDS = 1.0e-8, 4e-8, 2e-8
@@ -34,6 +37,18 @@ def weight_bytes(cfg: AttnErrorCommand, shape: Shape) -> float:
     return float(_BYTES[cfg.model.dtype] * (shape.parameters or 0))
 
 
+def draw_bytes(cfg: AttnErrorCommand, kernels: Sequence[Kernel]) -> float:
+    """Bytes of all draws that are held together and of what drawing and measuring one set takes; it grows as s does."""
+    sizes = cfg.attn_error.num_samples
+    nested = cfg.protocol == "corrected" and cfg.bias.sampler == "iid"
+    # Nested draws share all but their weights.
+    one = _DRAW_BYTES * max(sizes) + 8.0 * sum(sizes) if nested else (_DRAW_BYTES + 8.0) * sum(sizes)
+    # The paper's protocol lets a head's draws go before the next one's; fused attention has a copy for all heads.
+    sets = cfg.attn_error.seeds * (1 if cfg.protocol == "paper" else max(1, len(set(kernels))))
+    copy = cfg.attn_error.seeds * len(kernels) if method_of(cfg, cfg.attn_error.tokens) == "fused" else 0
+    return (sets + copy) * one + _DRAWING_BYTES * max(sizes)
+
+
 def estimated_bytes(cfg: AttnErrorCommand, shape: Shape, layers: int, kernels: Sequence[Kernel]) -> float:
     """Bytes at the peak."""
     n, width = cfg.attn_error.tokens, _BYTES[cfg.model.dtype]
@@ -48,7 +63,9 @@ def estimated_bytes(cfg: AttnErrorCommand, shape: Shape, layers: int, kernels: S
         held = min(max(MATRICES_BYTES, 8.0 * n * n), repeats * 8.0 * n * n)
         band = 3.5 * 8.0 * n * min(n, 12.0 * max((one.sigma or n for one in kernels), default=n))
         measuring = held + 8.0 * n * n + max(banded, band + 8.0 * n * n)
-    return _PROGRAM_BYTES + weight_bytes(cfg, shape) + captured + max(_LOGITS_BYTES, measuring)
+    return (
+        _PROGRAM_BYTES + weight_bytes(cfg, shape) + captured + max(_LOGITS_BYTES, measuring + draw_bytes(cfg, kernels))
+    )
 
 
 def estimated_seconds(cfg: AttnErrorCommand, shape: Shape, layers: int, kernels: Sequence[Kernel]) -> float | None:

@@ -137,5 +137,5 @@ def _theory(cfg: AttnErrorCommand, kernels: Sequence[Kernel], n: int, size: int 
 
 
 @cache
-def _rule_of_thumb(kernel: Kernel, n: int) -> int:
+def _rule_of_thumb(kernel: Kernel, n: int) -> int | None:
     return bounds.rule_of_thumb_samples(float(kernel.sigma or 0.0), n, 0.1 * kernel_norm(kernel, n))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plsh_cli.config.schema.lab import AttnErrorCommand
+from plsh_cli.errors import MessageError
 from plsh_cli.experiments import attn_error_dense as dense
 from plsh_cli.experiments.attn_error_kernels import head_kernels, takes_slopes
 from plsh_cli.experiments.attn_error_metrics import BOUND, OUTPUT, ROW, SLACK, measures
@@ -77,7 +78,16 @@ class Values:
         return self.kernels
 
     def put(self, weights: Weights, index: int, layer: int, head: int, rows: np.ndarray, symmetric: bool) -> None:
-        """Enter one head's rows (metrics.ROW, n); layer is its place in `layers`."""
+        """Enter one head's rows (metrics.ROW, n); layer is its place in `layers`.
+
+        Raises MessageError for NaN or infinity in outputs or errors; only the bound on a row may be infinite.
+        """
+        if not np.isfinite(np.delete(rows, ROW.index("bound"), axis=0)).all():
+            bias = self.subjects[weights.subject].bias
+            raise MessageError(
+                f"the outputs of layer {self.layers[layer]}, head {head}, under {bias} are not finite: "
+                f"its Q, K or V are too large for {self.computed_by}"
+            )
         found = measures(rows, symmetric, SLACK[self.method])
         facts = [np.nan if (value := getattr(weights.facts, name)) is None else value for name in MATRIX]
         every = slice(None) if weights.seed is None else weights.seed

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plsh_cli.config.schema.models import EvalCommand
-from plsh_cli.errors import PlshError, UserError
+from plsh_cli.errors import MessageError, PlshError, UserError
 from plsh_cli.experiments import scored
 from plsh_cli.experiments.eval_biases import Variant, build, under, variants
 from plsh_cli.experiments.eval_source import Opened, Source, open_source, source_of
@@ -143,7 +143,8 @@ def _score_one(cfg: EvalCommand, one: _Scored, opened: Opened, made: Any, window
             start = start_id(opened.tokenizer)
             scores = score(opened.model, opened.texts, windows, batch=cfg.eval.batch, start=start, done=advance)
         except ValueError as error:
-            raise PlshError(f"{opened.label} under {_described(one.variant)} at {length} tokens: {error}") from error
+            kind = MessageError if isinstance(error, MessageError) else PlshError
+            raise kind(f"{opened.label} under {_described(one.variant)} at {length} tokens: {error}") from error
         if handle is not None and not handle.calls:
             raise PlshError(f"{opened.label}: its attention was never asked, so nothing was measured of the bias")
         stock = getattr(opened.model.config, "_attn_implementation", "unknown")

@@ -86,7 +86,7 @@ def shape_of(model: Model) -> Shape:
         return Shape()
     try:
         return shape_of_folder(folder)
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         raise UserError("model.path", str(model.path), _A_PATH) from None
 
 
@@ -114,7 +114,7 @@ def open_model(model: Model, device: str, say: Callable[[str], None]) -> Opened:
 
     place = _place(model)
     folder = _fetched(place, say)
-    loaded, tokenizer = load(folder, model.dtype)
+    loaded, tokenizer = load(folder, model.dtype, say)
     loaded.to(device)
     return Opened(loaded, tokenizer, _details(model, folder, loaded))
 

@@ -88,13 +88,15 @@ def windows_of(cfg: TrainCommand, sizes: Sequence[int]) -> dict[int, Windows]:
 def _score(cfg: TrainCommand, held: Held, biased: Biased, variant: Variant, windows: Windows, done: Any) -> Scores:
     """The scores under a bias, each token's measures averaged over the sets of draws."""
     from plsh_cli.evaluation.score import mean_scores, score
+    from plsh_cli.experiments.train_model import description
 
     capacity = cfg.lengths[-1]
     several = []
     for seed in range(cfg.seed, cfg.seed + _sets(cfg, variant)):
         made = build(variant, biased.model, capacity, seed, "eval")
         if made is not None:
-            biased.handle.set(made)
+            # Measured under these, saved as what it was trained under.
+            biased.handle.set(made, spec=description(cfg))
         try:
             options = {"batch": cfg.final.batch, "start": held.start, "done": done}
             several.append(score(biased.model, held.texts, windows, **options))

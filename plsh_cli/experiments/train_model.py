@@ -96,6 +96,7 @@ def under_bias(model: PreTrainedModel, cfg: TrainCommand) -> Biased:
         layers=layers,
         share_layers=cfg.bias.share_layers,
         once=cfg.bias.resample == "once",
+        spec=description(cfg),
     )
     draws.held_out()
     return Biased(model, handle, draws, _replaced(first))

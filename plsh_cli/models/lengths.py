@@ -7,16 +7,22 @@ attention sees nothing.
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 
 from plsh_cli.attention.bias import Bias, FixedBlocks, Mixed, NoBias, Plsh, partitions
+from plsh_cli.errors import MessageError
 
 #: Positions between two lengths in generation.
 STEP = 256
 #: Prefixes kept per bias: a few lengths take turns in evaluation.
 KEPT = 4
+
+
+class TooFewPositions(MessageError, ValueError):
+    """The draws are for fewer positions than a call has."""
 
 
 class Lengths:
@@ -26,8 +32,14 @@ class Lengths:
     """
 
     def __init__(self, growing: Sequence[Bias] = ()) -> None:
-        self._growing = tuple(growing)
+        # Weak: those that are no longer set live as long as a pass that is computed again needs them.
+        self._growing: weakref.WeakSet[Bias] = weakref.WeakSet()
+        self.grow(growing)
         self._made: OrderedDict[tuple[int, int, int], tuple[Bias, Bias]] = OrderedDict()
+
+    def grow(self, biases: Sequence[Bias]) -> None:
+        """Add biases whose draws serve any number of positions."""
+        self._growing.update(one for one in biases if isinstance(one, Plsh))
 
     def clear(self) -> None:
         self._made.clear()
@@ -57,7 +69,7 @@ class Lengths:
         return min(up, limit)
 
     def _grows(self, bias: Bias) -> bool:
-        return any(bias is one for one in self._growing)
+        return isinstance(bias, Plsh) and bias in self._growing
 
     def _grown(self, bias: Bias, positions: int) -> Bias:
         """Return the bias for at least so many positions where its draws allow it."""
@@ -95,7 +107,7 @@ def _cut(bias: Bias, heads: int, positions: int) -> Bias:
 
 
 def _refuse(positions: int, limit: int) -> None:
-    raise ValueError(
+    raise TooFewPositions(
         f"the draws are for {limit} positions, this call has {positions}: draw them for more, as "
         f"BiasSpec(..., capacity={positions}) does, or give the model fewer tokens"
     )

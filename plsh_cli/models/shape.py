@@ -8,6 +8,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+_LFS_POINTER = b"version https://git-lfs"
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -75,12 +77,37 @@ def _parameters(folder: Path) -> int | None:
     files = sorted(folder.glob("model*.safetensors"))
     try:
         return sum(map(_numbers_in, files)) if files else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
 def _numbers_in(file: Path) -> int:
     """How many numbers a safetensors file holds: its header is a length of 8 bytes and then JSON."""
+    return sum(prod(item["shape"]) for name, item in _header(file).items() if name != "__metadata__")
+
+
+def _header(file: Path) -> dict[str, Any]:
     with open(file, "rb") as handle:
-        header = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))
-    return sum(prod(item["shape"]) for name, item in header.items() if name != "__metadata__")
+        length = int.from_bytes(handle.read(8), "little")
+        # What is no safetensors file may begin with any number: no more is read than there is.
+        if length > file.stat().st_size - 8:
+            raise ValueError("its header is longer than the file")
+        header = json.loads(handle.read(length))
+    if not isinstance(header, dict):
+        raise ValueError("its header is no mapping")
+    return header
+
+
+def weights_fault(file: Path) -> str | None:
+    """Why a file of weights cannot be one; None where its beginning is in order, or its format has no header."""
+    try:
+        with open(file, "rb") as handle:
+            if handle.read(len(_LFS_POINTER)) == _LFS_POINTER:
+                return "a git-lfs pointer, fetch the file with git lfs pull"
+        if file.suffix == ".safetensors":
+            _header(file)
+    except (ValueError, RecursionError):
+        return "no safetensors file, its header cannot be read"
+    except OSError as error:
+        return f"not readable ({error.strerror or error})"
+    return None

@@ -5,7 +5,7 @@ What is random is made again from seed and key, so a description is enough to re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -172,6 +172,12 @@ def describe(bias: Bias) -> BiasSpec | None:
     if isinstance(bias, Window):
         return BiasSpec("window", parameters=parameters, eps=bias.eps)
     return BiasSpec("alibi" if isinstance(bias, Alibi) else "fixed_blocks", parameters=parameters)
+
+
+def describe_layers(biases: Sequence[Bias]) -> BiasSpec | None:
+    """Return the one description of the biases of all layers; None for draws and for layers that differ."""
+    first, *others = map(describe, biases)
+    return first if all(one == first for one in others) else None
 
 
 def _plain(value: Any) -> Any:

@@ -54,8 +54,8 @@ def _described(config: PreTrainedConfig) -> State:
     values = getattr(config, FIELD, None)
     if values == UNDESCRIBED:
         raise MessageError(
-            "this model ran under draws that nobody described, so they cannot be made again: "
-            "call plsh_cli.models.use_bias, with a BiasSpec if it is to be saved"
+            "this model ran under draws, or layers with different biases, that nobody described, "
+            "so they cannot be made again: call plsh_cli.models.use_bias, with a BiasSpec if it is to be saved"
         )
     if values is None:
         spec = BiasSpec("plsh")

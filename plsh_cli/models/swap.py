@@ -16,13 +16,13 @@ from plsh_cli.models.lengths import Lengths, check_heads
 from plsh_cli.models.rope import drop_rope
 from plsh_cli.models.running import State
 from plsh_cli.models.saved import FIELD, UNDESCRIBED
-from plsh_cli.models.spec import NAMES, BiasSpec, describe
+from plsh_cli.models.spec import NAMES, BiasSpec, describe_layers
 from plsh_cli.models.states import find_state, set_state, state_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 # Logits of earlier tokens may differ by rounding only, relative to the largest one.
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -55,14 +55,21 @@ class BiasHandle:
     def backend(self) -> str | None:
         return "+".join(sorted(self._state.backends)) or None
 
-    def set(self, bias: Bias | Sequence[Bias]) -> None:
+    def set(self, bias: Bias | Sequence[Bias] | BiasSpec, *, spec: BiasSpec | None = None) -> None:
         """Take another bias from the next forward pass on, such as new draws for the next step.
 
-        A pass that is already done, and whose activations are computed again in its backward pass, keeps its own. What
-        the configuration says of the bias stays as it was.
+        bias, spec: as for `use_bias`; what the configuration says of the bias changes with it, so draws set without
+        `spec` have no description and do not come back when the model is saved. A pass that is already done, and whose
+        activations are computed again in its backward pass, keeps its own bias.
         """
-        self._state.biases = _checked(self.model, bias)
+        biases, growing, described = _resolved(self.model, bias, spec)
+        self._state.biases = biases
         self._state.lengths.clear()
+        self._state.lengths.grow(growing)
+        config = self.model.config.get_text_config()
+        # After `remove` the configuration is the model's own again.
+        if find_state(config) is self._state:
+            _write_description(config, described)
 
     def remove(self) -> None:
         """Bring back the model's own attention, RoPE and configuration; a second time it does nothing."""
@@ -113,12 +120,8 @@ def use_bias(
             "model: it, or another model with the same configuration object, has a bias already; "
             "use that handle's set, or remove it first"
         )
-    grows = isinstance(bias, BiasSpec) and bias.serves_any_length
-    if isinstance(bias, BiasSpec):
-        spec, bias = bias, _built(model, bias)
-    biases = _checked(model, bias)
-    state = State(biases, backend, weakref.WeakSet(model.modules()), lengths=Lengths(biases if grows else ()))
-    described = spec or (describe(biases[0]) if len(set(map(id, biases))) == 1 else None)
+    biases, growing, described = _resolved(model, bias, spec)
+    state = State(biases, backend, weakref.WeakSet(model.modules()), lengths=Lengths(growing))
     handle = BiasHandle(model, state)
     try:
         if rope == "drop":
@@ -145,7 +148,7 @@ def handle_of(model: PreTrainedModel) -> BiasHandle:
 
 
 def check_causal(model: PreTrainedModel, length: int = 33) -> None:
-    """Raise MessageError unless the last of `length` tokens leaves all earlier logits where they were.
+    """Raise MessageError unless logits are finite and the last of `length` tokens leaves all earlier ones unmoved.
 
     Two forward passes without a cache, on the model's device; run it before measuring anything.
     """
@@ -159,9 +162,13 @@ def check_causal(model: PreTrainedModel, length: int = 33) -> None:
             one, two = (model(input_ids=x, use_cache=False).logits[0] for x in (ids, other))
     finally:
         model.train(training)
+    name = type(model).__name__
+    if not bool(one.isfinite().all() and two.isfinite().all()):
+        raise MessageError(
+            f"{name}: its logits are not finite (NaN or infinity): its weights are damaged, or overflow in {one.dtype}"
+        )
     moved = (one - two).abs().float().amax(dim=-1)
     allowed = _ROUNDING.get(one.dtype, _LOW_PRECISION_ROUNDING) * float(one.abs().max())
-    name = type(model).__name__
     if not bool((moved[:-1] <= allowed).all()):
         raise MessageError(
             f"{name} is not causal: another last token moves the logits of earlier ones by up to "
@@ -175,12 +182,33 @@ def _check_model(model: PreTrainedModel) -> None:
     name, config = type(model).__name__, model.config
     if getattr(config, "is_encoder_decoder", False) or getattr(config.get_text_config(), "is_causal", True) is False:
         raise MessageError(f"{name} is not a causal language model: its attention cannot be replaced")
+    if _is_encoder(model):
+        raise MessageError(f"{name} is an encoder, not a causal language model: its attention cannot be replaced")
     can = getattr(model, "_can_set_attn_implementation", None)
     if can is not None and not can():
         raise MessageError(
             f"{name} has an attention of its own that does not go through transformers' attention interface "
             f"(as BLOOM, MPT and Falcon do): it cannot be replaced"
         )
+
+
+def _is_encoder(model: PreTrainedModel) -> bool:
+    """Whether all attention of the language model, as far as it says so, sees later tokens; vision towers may."""
+    config = model.config.get_text_config()
+    mine = (one for one in model.modules() if getattr(one, "config", None) is config)
+    causal = [one.is_causal for one in mine if isinstance(getattr(one, "is_causal", None), bool)]
+    return bool(causal) and not any(causal)
+
+
+def _resolved(
+    model: PreTrainedModel, bias: Bias | Sequence[Bias] | BiasSpec, spec: BiasSpec | None
+) -> tuple[tuple[Bias, ...], tuple[Bias, ...], BiasSpec | None]:
+    """Return one bias or one per layer, those whose draws serve any length, and the description, None without one."""
+    if isinstance(bias, BiasSpec):
+        biases = _checked(model, _built(model, bias))
+        return biases, biases if bias.serves_any_length else (), bias
+    biases = _checked(model, bias)
+    return biases, (), spec or describe_layers(biases)
 
 
 def _built(model: PreTrainedModel, spec: BiasSpec) -> list[Bias]:
@@ -230,10 +258,14 @@ def _enter_configuration(model: PreTrainedModel, spec: BiasSpec | None) -> Calla
     """Write down what the saved configuration needs to bring the bias back; return what takes it out again."""
     config = model.config.get_text_config()
     before = {FIELD: vars(config)[FIELD]} if FIELD in vars(config) else {}
-    vars(config)[FIELD] = UNDESCRIBED if spec is None else spec.to_dict()
+    _write_description(config, spec)
 
     def undo() -> None:
         vars(config).pop(FIELD, None)
         vars(config).update(before)
 
     return undo
+
+
+def _write_description(config: PreTrainedConfig, spec: BiasSpec | None) -> None:
+    vars(config)[FIELD] = UNDESCRIBED if spec is None else spec.to_dict()

@@ -51,11 +51,17 @@ def max_norm_probability(n: int, num_samples: int, error: float) -> float:
     return math.exp(min(0.0, log_pairs - 2.0 * _at_least_one("num_samples", num_samples) * error**2))
 
 
-def rule_of_thumb_samples(sigma: float, n: int, eps: float) -> int:
-    """Return the paper's number of draws for a spectral error eps: ceil(sigma^2 ln n / eps^2), at least 1."""
+def rule_of_thumb_samples(sigma: float, n: int, eps: float) -> int | None:
+    """Return the paper's number of draws for a spectral error eps: ceil(sigma^2 ln n / eps^2), at least 1.
+
+    None where it is beyond the largest float, about 1.8e308.
+    """
     if not (math.isfinite(eps) and eps > 0.0 and math.isfinite(sigma) and sigma > 0.0):
         raise ValueError(f"sigma = {sigma!r}, eps = {eps!r}: must be finite numbers > 0")
-    return max(1, math.ceil((sigma / eps) ** 2 * math.log(_at_least_one("n", n))))
+    log_n = math.log(_at_least_one("n", n))
+    # A product overflows to inf, while a power would raise OverflowError.
+    wanted = (sigma / eps) * (sigma / eps) * log_n if log_n > 0.0 else 0.0
+    return max(1, math.ceil(wanted)) if math.isfinite(wanted) else None
 
 
 def max_width_quantile(kernel: Kernel, num_samples: int, q: float, pitch: str = "real") -> float:

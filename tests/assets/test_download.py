@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import random
 import signal
@@ -191,4 +192,13 @@ def test_an_error_of_the_server(tmp_path, status, attempts):
 def test_a_server_that_hangs(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_TIMEOUT_SECONDS", 0.2)
     with serving(lambda handler: time.sleep(1)) as server, pytest.raises(Broken, match="timed out"):
+        download(server.url, tmp_path / "file", OPENER, SHA256)
+
+
+def test_a_full_disk_is_no_broken_connection(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "_append", full)
+    with serving(ranged) as server, pytest.raises(OSError, match="No space left"):
         download(server.url, tmp_path / "file", OPENER, SHA256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 import time
@@ -253,3 +254,12 @@ def test_a_large_file_is_read_through_only_after_a_change(repository, monkeypatc
     (folder / "model.safetensors").resolve().write_bytes(WEIGHTS[:-1] + b"x")
     assert assets.cached_repo(REPO) is None
     assert read[-1] == "model.safetensors"
+
+
+def test_a_full_disk_is_no_hub_out_of_reach():
+    def full():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(MessageError, match=r"cache folder .* is full.*HF_HUB_CACHE.*PLSH_CACHE") as caught:
+        hub._asked(Hub(REPO, "toy", "main"), full)
+    assert not isinstance(caught.value, hub.NotFromHub)

@@ -187,3 +187,14 @@ def test_the_committed_norms_and_pairs_come_out_again():
         for name, tolerance in (("spectral_error", 2e-4), ("max_error", 1e-9), ("pairs_per_token", 1e-12)):
             mean = np.mean([getattr(facts, name) for facts in mine])
             assert float(row[name]) == pytest.approx(mean, rel=tolerance), (row["bias"], row["num_samples"], name)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("name", ["error", "exact", "approximate"])
+def test_nan_in_a_row_is_never_a_small_error(name, symmetric):
+    rows = np.abs(np.random.default_rng(0).normal(size=(len(ROW), 5))) + 0.1
+    rows[ROW.index(name), 2] = np.nan
+    found = dict(zip((*OUTPUT, *BOUND), measures(rows, symmetric, 1e-12), strict=True))
+    assert np.isnan(found["output_error_relative"]) == (name != "approximate" or symmetric)
+    assert np.isnan(found["row_bound_violated"]) == np.isnan(found["row_bound_ratio_max"]) == (name == "error")
+    assert np.isnan(found["cosine"]) == (name != "error")

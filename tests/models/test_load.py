@@ -115,6 +115,63 @@ def test_damaged_weights(folder):
         load(folder, "float32")
 
 
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("model.safetensors", LFS_POINTER, r"model\.safetensors is a git-lfs pointer, .* git lfs pull"),
+        ("model.safetensors", b"\xff" * 1000, r"model\.safetensors is no safetensors file"),
+        ("pytorch_model.bin", LFS_POINTER, r"pytorch_model\.bin is a git-lfs pointer"),
+        ("pytorch_model.bin", b"\xff" * 1000, r"pytorch_model\.bin in it is damaged"),
+    ],
+)
+def test_files_that_are_no_weights(folder, name, content, reason):
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(content)
+    with pytest.raises(MessageError, match=reason) as caught:
+        load(folder, "float32")
+    assert "weights_only" not in str(caught.value)
+
+
+def edit_config(folder, **values):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
+
+
+@pytest.mark.parametrize("heads", [0, 7, "nine"])
+def test_wrong_numbers_in_the_configuration(folder, heads):
+    edit_config(folder, num_attention_heads=heads)
+    with pytest.raises(MessageError, match=r"config\.json"):
+        load(folder, "float32")
+
+
+def test_weights_of_more_layers_than_the_configuration_has(folder):
+    edit_config(folder, num_hidden_layers=2)
+    with pytest.raises(MessageError, match=r"9 tensors of its files would be unused, such as model\.layers\.2\."):
+        load(folder, "float32")
+
+
+def test_weights_beside_the_decoder_are_told_and_old_buffers_are_not(folder, tiny_llama):
+    from safetensors.torch import save_file
+
+    more = {"tower.patch.weight": torch.ones(2), "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+    save_file(tiny_llama.state_dict() | more, folder / "model.safetensors", {"format": "pt"})
+    said = []
+    load(folder, "float32", said.append)
+    assert [line.partition(": ")[2] for line in said] == [
+        "1 tensors of its files are not part of the decoder, such as tower.patch.weight"
+    ]
+
+
+def test_no_tokenizer_files_at_all(folder):
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(MessageError, match="there are no tokenizer files in the folder"):
+        load(folder, "float32")
+
+
 def test_a_tokenizer_of_another_model(folder):
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["model"]["vocab"] |= {f"x{index}": 97 + index for index in range(5)}

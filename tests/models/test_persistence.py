@@ -14,7 +14,7 @@ import torch
 import toy
 from model_biases import SIGMAS, draws
 
-from plsh_cli.attention import Alibi, NoBias, Window
+from plsh_cli.attention import Alibi, FixedBlocks, NoBias, Window
 from plsh_cli.errors import MessageError
 from plsh_cli.models import BiasSpec, capture_qkv, handle_of, use_bias
 
@@ -155,9 +155,55 @@ def test_draws_with_a_description_beside_them(model, token_ids, tmp_path):
     spec = SPECS["plsh"]
     with use_bias(model, spec.build(9, 128), spec=spec) as handle:
         wanted = logits(model, token_ids)
-        handle.set(draws(seed=9))
+        handle.set(draws(seed=9), spec=spec)
         model.save_pretrained(tmp_path)
     assert torch.equal(logits(load(tmp_path), token_ids), wanted)
+
+
+@pytest.mark.parametrize("way", ["save", "copy"])
+@pytest.mark.parametrize(
+    "bias", [Alibi(SIGMAS), Window(SIGMAS, 0.01), FixedBlocks(3.0), NoBias(), SPECS["plsh"], SPECS["layers"]]
+)
+def test_a_bias_that_was_set_comes_back(model, token_ids, tmp_path, bias, way):
+    with use_bias(model, BiasSpec("none" if bias != NoBias() else "alibi"), rope="drop") as handle:
+        handle.set(bias)
+        wanted = logits(model, token_ids)
+        model.save_pretrained(tmp_path)
+        again = load(tmp_path) if way == "save" else copy.deepcopy(model)
+    assert torch.equal(logits(again, token_ids), wanted)
+    # A model that came back is set through `handle_of`, and nothing is written after removal.
+    handle_of(again).set(Alibi(2.0))
+    again.save_pretrained(tmp_path / "again")
+    assert torch.equal(logits(load(tmp_path / "again"), token_ids), logits(again, token_ids))
+    handle.set(bias)
+    assert "plsh" not in vars(model.config)
+
+
+def test_draws_that_were_set_without_a_description_do_not_come_back(model, token_ids, tmp_path):
+    with use_bias(model, SPECS["plsh"]) as handle:
+        handle.set(draws(seed=9))
+        model.save_pretrained(tmp_path)
+    with pytest.raises(MessageError, match="nobody described"):
+        load(tmp_path)(token_ids)
+
+
+def test_a_specification_that_was_set_serves_any_length(model, token_ids):
+    with use_bias(model, NoBias()) as handle:
+        handle.set(BiasSpec("plsh", capacity=61))
+        wanted = logits(model, token_ids)
+        handle.set(BiasSpec("plsh", capacity=10))
+        assert torch.equal(logits(model, token_ids), wanted)
+
+
+def test_equal_biases_of_layers_are_one_description(model, token_ids, tmp_path):
+    with use_bias(model, [Alibi(list(SIGMAS)) for _ in range(3)]):
+        wanted = logits(model, token_ids)
+        model.save_pretrained(tmp_path / "same")
+    assert torch.equal(logits(load(tmp_path / "same"), token_ids), wanted)
+    with use_bias(model, [Alibi(1.0), Alibi(1.0), Alibi(2.0)]):
+        model.save_pretrained(tmp_path / "other")
+    with pytest.raises(MessageError, match="different biases"):
+        load(tmp_path / "other")(token_ids)
 
 
 def test_a_copy_of_a_model_has_the_described_bias(model, token_ids):

@@ -25,10 +25,29 @@ def test_models_with_an_attention_of_their_own(name):
         use_bias(toy.toy_model(name), NoBias())
 
 
-def test_encoders_are_refused_when_they_run(token_ids):
-    model = toy.toy_model("bert")
-    with use_bias(model, NoBias()), pytest.raises(MessageError, match="later ones"):
-        model(token_ids)
+@pytest.mark.parametrize("name", ["Bert", "Roberta", "Electra"])
+def test_encoders_are_refused_at_once(token_ids, name):
+    import transformers
+
+    sizes = {"vocab_size": 97, "hidden_size": 36, "embedding_size": 36, "intermediate_size": 40}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 9, "max_position_embeddings": 128}
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    model = getattr(transformers, f"{name}ForMaskedLM")(config).eval()
+    before = model(token_ids).logits
+    with pytest.raises(MessageError, match="is an encoder, not a causal language model"):
+        use_bias(model, NoBias())
+    assert torch.equal(model(token_ids).logits, before)
+
+
+def test_a_decoder_of_an_encoders_code_is_not_refused(token_ids):
+    from transformers import BertConfig, BertLMHeadModel
+
+    sizes = {"vocab_size": 97, "hidden_size": 36, "intermediate_size": 40, "num_hidden_layers": 2}
+    config = BertConfig(**sizes, num_attention_heads=9, is_decoder=True, attention_probs_dropout_prob=0.0)
+    model = BertLMHeadModel(config).eval()
+    wanted = model(token_ids).logits
+    with use_bias(model, NoBias()):
+        torch.testing.assert_close(model(token_ids).logits, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_encoder_decoders_are_refused_at_once():

@@ -32,6 +32,15 @@ def test_damaged_weights_leave_their_number_unknown(tiny_llama, tmp_path):
     assert shape_of_folder(tmp_path) == Shape(3, 9, 3, 8, 128, 97, None)
 
 
+@pytest.mark.parametrize(
+    "content", [b"version https://git-lfs.github.com/spec/v1\n", b"\xff" * 100, b"\x02" + b"\x00" * 7 + b"[]", b""]
+)
+def test_no_more_is_read_than_the_file_holds(tiny_llama, tmp_path, content):
+    tiny_llama.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(content)
+    assert shape_of_folder(tmp_path).parameters is None
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{"])
 def test_no_configuration(tmp_path, text):
     (tmp_path / "config.json").write_text(text)

@@ -101,8 +101,9 @@ def test_draws_for_more_positions_are_cut(model, token_ids):
 
 
 def test_draws_for_fewer_positions_are_refused(model, token_ids):
-    with use_bias(model, draws(60)), pytest.raises(ValueError, match=r"for 60 positions, this call has 61"):
+    with use_bias(model, draws(60)), pytest.raises(ValueError, match=r"for 60 positions, this call has 61") as caught:
         logits(model, token_ids)
+    assert caught.value.exit_code == 2
 
 
 # Known fault transformers#45811: a custom attention loses the causal mask.
@@ -129,6 +130,14 @@ def test_the_check_finds_a_lost_mask(model):
     AttentionInterface.register("test_without_mask", without_mask)
     model.set_attn_implementation("test_without_mask")
     with pytest.raises(MessageError, match="is not causal"):
+        check_causal(model)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_the_check_says_that_logits_are_not_finite(model, value):
+    with torch.no_grad():
+        next(iter(model.parameters()))[1] = value
+    with pytest.raises(MessageError, match="logits are not finite"):
         check_causal(model)
 
 

@@ -94,3 +94,9 @@ def test_half_of_all_sets_exceed_the_median_width(pitch: str) -> None:
 def test_arguments_out_of_range_are_refused(call: object) -> None:
     with pytest.raises(ValueError, match="must be"):
         call()
+
+
+def test_the_rule_of_thumb_beyond_all_floats_is_none() -> None:
+    assert bounds.rule_of_thumb_samples(1e155, 64, 0.1) is None
+    assert bounds.rule_of_thumb_samples(1e300, 64, 1e-300) is None
+    assert bounds.rule_of_thumb_samples(1e300, 1, 1e-300) == 1

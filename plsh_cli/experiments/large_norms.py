@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from plsh_cli.errors import PlshError
+from plsh_cli.experiments.memory import peak_bytes
 
 
 @dataclass(frozen=True)
@@ -61,21 +62,8 @@ def measure_here(n: int, sigma: float, num_samples: int, seed: int) -> LargeNorm
     (found,) = measure(parts, kernel, [num_samples], method="blocks", seed=seed)
     seconds = time.perf_counter() - started
     return LargeNorms(
-        seconds, _peak_bytes(), found.spectral_error, found.spectral_residual, found.max_error, found.products
+        seconds, peak_bytes(), found.spectral_error, found.spectral_residual, found.max_error, found.products
     )
-
-
-def _peak_bytes() -> int:
-    """The largest resident memory this process has had."""
-    try:
-        # Linux: unlike getrusage, this starts anew with exec, so it leaves out what the parent held.
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-    except (OSError, StopIteration):
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
 
 
 if __name__ == "__main__":

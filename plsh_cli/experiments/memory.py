@@ -1,8 +1,9 @@
-"""How much memory a run may take."""
+"""How much memory a run may take, and how much it has taken."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 
@@ -23,6 +24,19 @@ def available_bytes() -> int | None:
 def gibibytes(count: float) -> str:
     """A number of bytes as text in GiB (MiB below 0.1 GiB)."""
     return f"{count / 2**30:,.1f} GiB" if count >= 0.1 * 2**30 else f"{count / 2**20:,.1f} MiB"
+
+
+def peak_bytes() -> int:
+    """The largest resident memory this process has had."""
+    try:
+        # Linux: unlike getrusage, this starts anew with exec, so it leaves out what the parent held.
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _mem_available() -> int | None:

@@ -201,13 +201,14 @@ def test_killed_in_the_middle_it_leaves_nothing_that_counts(tmp_path):
 
 #: Prints the largest memory of a process (MiB) after preparing so many megabytes of documents.
 MEMORY = """
-import hashlib, json, resource, sys
+import hashlib, json, sys
 from pathlib import Path
 from plsh_cli.data.corpus import Document
 from plsh_cli.data.shards import prepare
 from plsh_cli.data.splits import split_by_share
 from plsh_cli.data.tokenizer import byte_tokenizer
 from plsh_cli.data.windows import Windows
+from plsh_cli.experiments.memory import peak_bytes
 
 def documents():
     for index in range(int(sys.argv[2]) * 100):
@@ -215,8 +216,7 @@ def documents():
 
 store = prepare(documents, byte_tokenizer(), {"megabytes": sys.argv[2]}, Path(sys.argv[1]), say=lambda text: None)
 Windows(split_by_share(store, 0.05, 0).train, 1024)[7]
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(json.dumps({"tokens": store.record["tokens"], "mib": peak}))
+print(json.dumps({"tokens": store.record["tokens"], "mib": peak_bytes() / 2**20}))
 """
 
 

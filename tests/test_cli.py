@@ -173,7 +173,12 @@ def test_a_disk_that_fills_up_during_the_run(plsh, only_run, monkeypatch):
 )
 def test_signals_leave_a_status(tmp_path, number, code, state):
     command = [sys.executable, "-m", "plsh_cli", "approx", "--n", "4096", "--seeds", "500", "logger.mode=disabled"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def heard() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell starts background jobs with it ignored
+
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=tmp_path, preexec_fn=heard, **pipes)
     deadline = time.monotonic() + 60
     while (
         not list(tmp_path.glob("runs/approx/*/metrics.jsonl"))

@@ -92,7 +92,7 @@ def build(variant: Variant, model: PreTrainedModel, capacity: int, seed: int, *k
     spec = biases.bias_spec(section, heads, capacity, seed, *key)
     assert spec is not None
     made = spec.layers(heads, capacity, layers)
-    if isinstance(section, PlshBias) and section.exact_when_cheaper and section.kernel == "alibi":
+    if isinstance(section, PlshBias) and section.exact_when_cheaper:
         sigmas = biases.head_sigmas(section, heads)
         swapped = {id(one): exact_when_cheaper(one, sigmas, capacity, True)[0] for one in made}
         made = [swapped[id(one)] for one in made]

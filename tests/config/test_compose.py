@@ -155,3 +155,10 @@ def test_the_users_own_folder_adds_experiments(tmp_path):
 def test_an_experiment_of_another_command_is_refused():
     with pytest.raises(PlshError, match="approx"):
         compose.compose("bench_matrix", ["experiment=paper_matrix"])
+
+
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_exact_alibi_never_stands_in_for_another_kernel(command):
+    words = ["bias=plsh", "bias.kernel=log", "bias.exact_when_cheaper=true"]
+    with pytest.raises(PlshError, match=r"exact_when_cheaper .* kernel=log"):
+        compose.compose(command, words)

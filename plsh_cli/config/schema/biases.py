@@ -67,6 +67,12 @@ class PlshBias(DrawsBias):
     exact_when_cheaper: bool
     rope: Rope
 
+    @model_validator(mode="after")
+    def _exact_is_alibi(self) -> PlshBias:
+        if self.exact_when_cheaper and self.kernel != "alibi":
+            raise ValueError(f"exact_when_cheaper puts exact ALiBi in, which kernel={self.kernel} does not stand for")
+        return self
+
 
 class AlibiBias(Section):
     """Exact ALiBi in a model."""

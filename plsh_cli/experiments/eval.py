@@ -2,7 +2,8 @@
 
 For every bias, number of draws s and length there is a row; its fields are those of `Variant.fields` and of scored.py,
 and seeds, seed_first (sets of draws; null without draws), nats_draws_sd (standard deviation of nats per token over
-them), backend (which attention ran). Measures of plsh are means over its sets of draws; intervals have
+them), backend (which attention ran), exact_heads (those that bias.exact_when_cheaper gave exact ALiBi in any set of
+draws; null: none). Measures of plsh are means over its sets of draws; intervals have
 the noise of draws in them from two sets on (formula: head of scored.py). nats_difference is to the first
 bias. timing has the seconds of every row.
 """
@@ -19,7 +20,7 @@ import numpy as np
 from plsh_cli.config.schema.models import EvalCommand
 from plsh_cli.errors import MessageError, PlshError, UserError
 from plsh_cli.experiments import scored
-from plsh_cli.experiments.eval_biases import Variant, build, under, variants
+from plsh_cli.experiments.eval_biases import Variant, build, exact_heads, under, variants
 from plsh_cli.experiments.eval_source import Opened, Source, open_source, source_of
 from plsh_cli.experiments.memory import gibibytes
 from plsh_cli.experiments.result import Result
@@ -97,6 +98,7 @@ class _Scored:
     mean: dict[int, Scores] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)
     backend: dict[int, str] = field(default_factory=dict)
+    exact_heads: set[int] = field(default_factory=set)
 
 
 def _score_all(
@@ -110,6 +112,7 @@ def _score_all(
         for one in results:
             for number, seed in enumerate(one.seeds):
                 made = build(one.variant, opened.model, max(source.lengths), seed, "eval")
+                one.exact_heads.update(exact_heads(made) if one.variant.random else [])
                 if number == 0:
                     _check(cfg, one.variant, opened, made, max(source.lengths))
                 for length in source.lengths:
@@ -188,6 +191,7 @@ def _rows(cfg: EvalCommand, one: _Scored, base: _Scored, windows: dict[int, Wind
                     else scored.difference(one.mean[length], base.mean[length], one.sets[length], base.sets[length])
                 ),
                 "backend": one.backend[length],
+                "exact_heads": " ".join(map(str, sorted(one.exact_heads))) or None,
             }
         )
     return rows

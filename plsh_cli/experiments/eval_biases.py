@@ -99,6 +99,19 @@ def build(variant: Variant, model: PreTrainedModel, capacity: int, seed: int, *k
     return made
 
 
+def exact_heads(made: Sequence[Bias] | None) -> list[int]:
+    """The heads that `build` gave exact ALiBi because their draws were not cheaper, in any layer."""
+    from plsh_cli.attention.bias import Alibi, Mixed
+
+    heads: set[int] = set()
+    for one in made or []:
+        groups = (
+            one.groups if isinstance(one, Mixed) else ((range(len(one.sigma)), one),) if isinstance(one, Alibi) else ()
+        )
+        heads.update(head for mine, bias in groups if isinstance(bias, Alibi) for head in mine)
+    return sorted(heads)
+
+
 def under(
     variant: Variant, model: PreTrainedModel, made: Sequence[Bias] | None, backend: str
 ) -> AbstractContextManager[Any]:

@@ -226,3 +226,11 @@ def test_dropping_rope_changes_the_model_and_is_undone(config):
         # With RoPE kept, the same attention in another backend: rounding is all that differs.
         rounding = np.abs(kept[n][0] - kept[n][1]).max()
         assert np.abs(dropped[n][0] - dropped[n][1]).max() > 100 * rounding
+
+
+def test_heads_that_got_exact_alibi_are_listed(config):
+    words = ("bias=plsh", "bias.sigma=[1e6]", "eval.draws=1")
+    for asked in ("true", "false"):
+        result = eval_.run(config(*words, f"bias.exact_when_cheaper={asked}"), Run())
+        heads = {row["exact_heads"] for row in result.rows}
+        assert heads == ({None} if asked == "false" else {"0 1 2 3 4 5 6 7 8"})

@@ -55,3 +55,20 @@ def only_run(tmp_path: Path) -> Callable[[], Path]:
         return config.parent
 
     return find
+
+
+@pytest.fixture(scope="session")
+def fetched() -> Callable[..., list[Path]]:
+    """Folders of named models and corpora; skips where one cannot be had (with PLSH_REQUIRE_ASSETS=1 that fails)."""
+    from plsh_cli import assets
+    from plsh_cli.errors import PlshError
+
+    def get(*names: str) -> list[Path]:
+        try:
+            return [assets.fetch(name) for name in names]
+        except PlshError as error:
+            if os.environ.get("PLSH_REQUIRE_ASSETS") == "1":
+                raise
+            pytest.skip(f"needs {', '.join(names)}: {error}")
+
+    return get

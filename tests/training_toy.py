@@ -33,6 +33,16 @@ TRAIN = [
 ]
 
 
+def own_cache(folder: Path) -> str:
+    """A cache folder of its own for a test, with nothing in it but the compiled kernels, which take long to make."""
+    from plsh_cli.attention.build import build
+
+    compiled = build()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / compiled.name).symlink_to(compiled)
+    return str(folder)
+
+
 def texts(folder: Path, documents: int = 12, words: int = 100) -> Path:
     """A folder of text files whose words follow one another by a fixed rule, so that there is something to learn."""
     folder.mkdir(parents=True, exist_ok=True)

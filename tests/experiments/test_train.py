@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from training_toy import losses, records, texts, words
+from training_toy import losses, own_cache, records, texts, words
 
 from plsh_cli.config import compose
 from plsh_cli.errors import UserError
@@ -17,7 +17,7 @@ DRAWS = {"block_mean", "block_max", "pairs_per_token"}
 
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
-    monkeypatch.setenv("PLSH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PLSH_CACHE", own_cache(tmp_path / "cache"))
     return texts(tmp_path / "texts")
 
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from training_toy import losses, records, start, texts, words
+from training_toy import losses, own_cache, records, start, texts, words
 
 STEPS = 12
 #: The toy text has 23 steps to an epoch at batch 5; at this one it has 5, so that step 5 is an epoch's end.
@@ -22,9 +22,14 @@ def corpus(tmp_path_factory):
     return texts(tmp_path_factory.mktemp("corpus") / "texts")
 
 
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory):
+    return own_cache(tmp_path_factory.mktemp("cache") / "cache")
+
+
 @pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("PLSH_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+def cache(shared_cache, monkeypatch):
+    monkeypatch.setenv("PLSH_CACHE", shared_cache)
 
 
 def runs(folder: Path) -> list[Path]:

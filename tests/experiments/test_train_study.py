@@ -8,7 +8,7 @@ import signal
 import time
 
 import pytest
-from training_toy import start, texts, words
+from training_toy import own_cache, start, texts, words
 
 from plsh_cli.config import compose
 from plsh_cli.experiments import train_claims, train_study
@@ -19,7 +19,7 @@ VARIANTS = "study.only=[alibi,plsh_10,plsh_20]"
 
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
-    monkeypatch.setenv("PLSH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PLSH_CACHE", own_cache(tmp_path / "cache"))
     return texts(tmp_path / "texts")
 
 

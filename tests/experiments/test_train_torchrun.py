@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from training_toy import losses, records, texts, words
+from training_toy import losses, own_cache, records, texts, words
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def torchrun(words: list[str], folder: Path, port: int) -> subprocess.CompletedP
     return subprocess.run(
         [*launcher, "-m", "plsh_cli", *words],
         cwd=folder,
-        env={**os.environ, "PLSH_CACHE": str(folder / "cache")},
+        env={**os.environ, "PLSH_CACHE": own_cache(folder / "cache")},
         capture_output=True,
         text=True,
         timeout=300,

@@ -39,7 +39,9 @@ def own_cache(folder: Path) -> str:
 
     compiled = build()
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / compiled.name).symlink_to(compiled)
+    here = folder / compiled.name
+    if not here.exists():
+        here.symlink_to(compiled)
     return str(folder)
 
 

@@ -70,6 +70,7 @@ def _single(config: Command, overrides: list[str], mode: Mode, found: Resumption
         harness.follow(config)
         return
     if mode.dry_run:
+        harness.check_overrides(config, overrides)
         planned = harness.plan(config) | harness.calibrate(config)
         print(as_yaml(config), end="")
         for key, value in planned.items():
@@ -84,13 +85,20 @@ def _single(config: Command, overrides: list[str], mode: Mode, found: Resumption
 
 
 def _sweep(command: str, overrides: list[str], mode: Mode) -> None:
-    from plsh_cli.experiments import sweep
+    from plsh_cli.experiments import finetune_sweep, sweep
 
-    if mode.dry_run:
+    over_s = finetune_sweep.plan(overrides, mode.config_dir) if command == finetune_sweep.COMMAND else None
+    if over_s is not None:
+        finetune_sweep.describe(over_s, dry_run=mode.dry_run)
+        if mode.dry_run:
+            return
+    elif mode.dry_run:
         raise MessageError("--dry-run shows one run; with --multirun leave one of them out")
-    jobs = sweep.sweep(command, overrides, mode.config_dir)
-    sweep.show(jobs)
-    if any(job.state == "failed" for job in jobs):
+    swept = sweep.sweep(command, overrides, mode.config_dir, over_s.parts if over_s else None)
+    sweep.show(swept.jobs)
+    if over_s is not None:
+        finetune_sweep.finish(over_s, swept)
+    if any(job.state == "failed" for job in swept.jobs):
         raise typer.Exit(1)
 
 

@@ -6,7 +6,9 @@ result.json, rows.csv and figures/.
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import json
 import math
 import os
@@ -14,7 +16,7 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +26,8 @@ from typing import IO, Any
 from plsh_cli.errors import MessageError, UserError
 
 STATES = ("running", "done", "failed", "killed")
+#: Locked for as long as a process works in a run folder.
+LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,15 @@ class RunFolder:
         """Write strict JSON: what is not finite becomes null."""
         return self.write_text(name, json.dumps(finite(value), indent=1, allow_nan=False) + "\n")
 
+    def write_csv(self, name: str, rows: Sequence[Mapping[str, object]]) -> Path:
+        """Write flat records as CSV; the columns are the keys of all of them in order."""
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(finite(list(rows)))
+        return self.write_text(name, text.getvalue())
+
     def write(self, name: str, writer: Callable[[IO[bytes]], object]) -> Path:
         """Let `writer` fill a temporary binary file and rename it to `name` when it is complete."""
         target = self.path / name
@@ -82,6 +95,24 @@ class RunFolder:
             if handle.write(line) != len(line):
                 handle.truncate(before)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Within the body no other process can claim this folder; however this one ends, the claim ends with it.
+
+        Raises MessageError where another process has claimed it.
+        """
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self.path / LOCK, timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise MessageError(f"{self.path.name} is still running, or being resumed, in another process") from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def set_status(self, state: str, reason: str | None = None, **facts: object) -> None:
         """Record the state (running | done | failed | killed), why, and any further facts."""

@@ -63,7 +63,7 @@ def save_run(out: Path, corpus: Path, *overrides: str) -> Path:
     from omegaconf import OmegaConf
 
     from plsh_cli.experiments import train_model
-    from plsh_cli.training import scratch
+    from plsh_cli.experiments.train_subject import subject_of
 
     sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "num_key_value_heads": 3}
     chosen = [f"model.architecture.{key}={value}" for key, value in {**sizes, "head_dim": 8}.items()]
@@ -77,7 +77,7 @@ def save_run(out: Path, corpus: Path, *overrides: str) -> Path:
 
     run = RunFolder.create(str(out), "train", "toy", fill)
     tokenizer = byte_tokenizer()
-    model = scratch.build(train_model.configuration(cfg, tokenizer, 257), "float32", 0)
+    model = subject_of(cfg).model(tokenizer, 257, print)
     train_model.under_bias(model, cfg).model.save_pretrained(run.path / "model")
     tokenizer.save_pretrained(run.path / "model")
     return run.path

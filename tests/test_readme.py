@@ -8,13 +8,14 @@ import shlex
 from pathlib import Path
 
 import pytest
+from toy import TOY
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 #: Commands that take minutes: here they are only planned; smaller ones of their kind run in tests/experiments.
-LONG = ("bench attention", "eval", "train", "attn-error --biases")
+LONG = ("bench attention", "eval", "train", "finetune", "attn-error --biases", "reproduce", "compare")
 
 
 def _commands() -> list[str]:
@@ -35,6 +36,8 @@ def test_a_command_of_the_readme(plsh, command):
         words.append("--dry-run")
     if words[0] == "fetch" and "--list" not in words and not os.environ.get("PLSH_REQUIRE_ASSETS"):
         pytest.skip("fetches weights and text: set PLSH_REQUIRE_ASSETS=1 to do so")
+    if words[0] == "runs":
+        assert plsh("approx", *TOY, "logger.mode=disabled").code == 0
     done = plsh(*words)
     assert done.code == 0, done.text
 

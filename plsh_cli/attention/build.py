@@ -7,6 +7,7 @@ version, the flags and the CPU's feature list, so that code for one CPU is never
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -16,6 +17,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,6 +36,8 @@ COMMON_FLAGS = (
 # Block boundaries are defined by a rounded product and a rounded sum: no fused multiply-add there.
 FILE_FLAGS = {"partitions.cpp": ("-ffp-contract=off",)}
 COMPILERS = ("c++", "g++", "clang++")
+#: Older folders of builds are of processes that were killed.
+LEFTOVER_SECONDS = 3600
 
 
 class KernelBuildError(RuntimeError):
@@ -65,20 +70,46 @@ def build() -> Path:
     path = folder / f"fused-{_key(compiler, flags)}.so"
     if path.exists():
         return path
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix="build-", dir=folder))
-    except OSError as error:
-        raise KernelBuildError(
-            f"cannot write to the kernel cache {folder} ({error}); set PLSH_CACHE to another folder"
-        ) from error
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(_locked(folder))
+            if path.exists():
+                return path
+            _remove_leftovers(folder)
+            work = Path(tempfile.mkdtemp(prefix="build-", dir=folder))
+        except OSError as error:
+            raise KernelBuildError(
+                f"cannot write to the kernel cache {folder} ({error}); set PLSH_CACHE to another folder"
+            ) from error
+        stack.callback(shutil.rmtree, work, ignore_errors=True)
         _compile(compiler, flags, work, folder / f"{path.stem}.log")
-        # Two processes may build at once: either result is complete when it gets its name.
+        # A whole library gets its name at once, also where the file system knows no locks.
         os.replace(work / "fused.so", path)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return path
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Within the body no other process builds in this folder; the lock ends with the process, however that ends."""
+    from filelock import FileLock
+
+    lock = FileLock(folder / ".build.lock")
+    # Raised where the file system knows no locks: several processes then build the same.
+    with contextlib.suppress(NotImplementedError):
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Delete the folders of builds that were killed; the caller holds the lock, a program without one gets an hour."""
+    for leftover in folder.glob("build-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 def cache_folder() -> Path:

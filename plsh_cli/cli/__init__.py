@@ -8,8 +8,11 @@ from typing import Annotated
 import typer
 
 from plsh_cli import __version__, console
+from plsh_cli.cli.compare import comparing
 from plsh_cli.cli.lab import lab
 from plsh_cli.cli.models import models
+from plsh_cli.cli.report import reporting
+from plsh_cli.cli.runs import running
 from plsh_cli.cli.tools import tools
 from plsh_cli.cli.train import training
 
@@ -21,7 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="A laboratory for Positional LSH: ALiBi attention as an expectation of random block masks.",
 )
-for commands in (lab, training, models, tools):
+for commands in (lab, training, models, comparing, reporting, running, tools):
     app.add_typer(commands)
 
 

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from plsh_cli import console
 from plsh_cli.cli.options import ConfigDir, Debug, Device, DryRun, Multirun, Out, Samples, Seed, Sigma
-from plsh_cli.launch import Mode, launch
+from plsh_cli.launch import Mode, guarded, launch
 
 models = typer.Typer()
 
@@ -68,3 +69,34 @@ def eval_(
         "--out": out,
     }
     launch("eval", flags, words, Mode(dry_run, multirun, config_dir, debug))
+
+
+@models.command()
+def export(
+    run: Annotated[
+        str, typer.Argument(help="A finished run of plsh train or finetune (its folder or part of its name).")
+    ],
+    to: Annotated[str, typer.Option("--to", help="A new or empty folder.", show_default=False)],
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Add an adapter to its base's weights: a whole model.")
+    ] = False,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--dtype", help="Of a whole model's weights: float32, bfloat16 or float16.", show_default="as in the run"
+        ),
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option("--base", help="Where an adapter's base is, if it has moved.", show_default=False)
+    ] = None,
+    out: Out = None,
+    debug: Debug = False,
+) -> None:
+    """Write the model of a run as a folder for transformers or peft, and say how to get its logits from it."""
+
+    def write() -> None:
+        from plsh_cli.experiments import export as exporting
+
+        exporting.run(run, to, merge, dtype, base, out or "runs", console.say)
+
+    guarded(write, debug)

@@ -85,6 +85,8 @@ def _first(command: str, error: ValidationError) -> UserError | MessageError:
     field, kind, context = _located(command, problem["loc"]), problem["type"], problem.get("ctx", {})
     if kind == "extra_forbidden":
         known = [key for key, annotation in keys(SCHEMAS[command]).items() if not _is_section(annotation)]
+        if field in known:
+            return MessageError(misplaced(field))
         return MessageError(f"unknown key {field} for plsh {spelled(command)}: {nearest(field, known)}")
     if kind == "missing":
         return MessageError(f"{field} is missing: the configuration needs it")
@@ -92,8 +94,14 @@ def _first(command: str, error: ValidationError) -> UserError | MessageError:
     more = f"; also wrong: {', '.join(rest)}" if rest else ""
     allowed = _allowed(kind, problem["msg"], context) + more
     if isinstance(problem["input"], dict):
-        return MessageError(f"{field}: {allowed}")
+        return MessageError(f"{field}: {allowed}" if field else allowed)
     return UserError(field, problem["input"], allowed, flag_of(command, field))
+
+
+def misplaced(field: str) -> str:
+    """What is said of a key that other options of its section have, but not the chosen one."""
+    section = field.partition(".")[0]
+    return f"{field} does not belong to the {section} that is chosen; leave it out, or choose another ({section}=...)"
 
 
 def _allowed(kind: str, message: str, context: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from plsh_cli.config.schema import FLAGS, SCHEMAS, Command
 from plsh_cli.errors import MessageError, UserError
 
 #: Keys that do not change what a run computes; they stay out of the config hash.
-NOT_SCIENCE = ("logger", "name", "out", "resume", "resume_force")
+NOT_SCIENCE = ("logger", "name", "out", "resume", "resume_force", "sweep")
 
 
 def flag_overrides(command: str, flags: Mapping[str, str | None]) -> list[str]:
@@ -68,7 +68,9 @@ def load(command: str, overrides: list[str], extra: Path | None = None) -> dict[
             tree = hydra_compose(command, overrides=[*overrides, *search_path(extra)])
         plain = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
-        raise MessageError(f"configuration: {_first_lines(error)}") from None
+        # Overrides are checked before: a key that Hydra does not find is one of another option.
+        other = re.match(r"Could not override '([^']+)'", str(error))
+        raise MessageError(check.misplaced(other[1]) if other else f"configuration: {_first_lines(error)}") from None
     assert isinstance(plain, dict)
     return tables.inline({str(key): value for key, value in plain.items()})
 
@@ -103,7 +105,7 @@ def check_overrides(command: str, overrides: list[str], extra: Path | None, *, s
     groups = group_options(command, extra)
     known = check.keys(SCHEMAS[command])
     seen: dict[str, str] = {}
-    for text, override in zip(overrides, _parse(overrides), strict=True):
+    for text, override in zip(overrides, parse(overrides), strict=True):
         key = override.key_or_group
         if override.is_delete():
             instead = "; to switch W&B off use logger.mode=disabled" if key.split(".")[0] == "logger" else ""
@@ -181,7 +183,8 @@ def _check_experiment(command: str, group: str, override: Any, extra: Path | Non
             )
 
 
-def _parse(overrides: list[str]) -> list[Any]:
+def parse(overrides: list[str]) -> list[Any]:
+    """The overrides as Hydra reads them; MessageError for one that it cannot read."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 

@@ -1,4 +1,8 @@
-"""Samples of a text's 64-byte pieces, to find what two texts have in common."""
+"""Samples of a text's 64-byte pieces, to find what two texts have in common.
+
+Pieces are of the text with its white space folded (see `Folding`): a copy with other line ends, wrapped at another
+width or indented has the same ones.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,27 @@ KEEP_ONE_IN = 64
 
 _BASE = np.uint64(0x9E3779B97F4A7C15 | 1)
 _MIX = np.uint64(0xD6E8FEB86659FD93)
+
+
+class Folding:
+    """Folds the white space of a text that comes in parts: every run of it, in Unicode's sense, is one space.
+
+    White space before the first word and after the last one is left out, so that the folded text is the same however
+    the text is cut into parts.
+    """
+
+    def __init__(self) -> None:
+        self._begun = self._gap = False
+
+    def fold(self, part: str) -> str:
+        """The next part's share of the folded text."""
+        words = part.split()
+        if not words:
+            self._gap = self._gap or bool(part)
+            return ""
+        gap = self._begun and (self._gap or part[0].isspace())
+        self._begun, self._gap = True, part[-1].isspace()
+        return " " * gap + " ".join(words)
 
 
 def sampled_grams(data: bytes) -> np.ndarray:

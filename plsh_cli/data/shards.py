@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import numpy as np
 
-from plsh_cli.data.grams import GRAM_BYTES, distinct, sampled_grams
+from plsh_cli.data.grams import GRAM_BYTES, Folding, distinct, sampled_grams
 from plsh_cli.data.store import COLUMNS, LAYOUT, RECORD, TokenStore, faults, open_store
 from plsh_cli.data.tokenizer import Encode, encoder, end_id, fingerprint, largest_id
 from plsh_cli.errors import MessageError, UserError
@@ -162,14 +162,17 @@ class _Writer:
         if not document.text:
             self._counts["empty"] += 1
             return
-        size, digest, grams, before = 0, hashlib.blake2b(digest_size=8), [], b""
+        size, grams, before = 0, [], b""
+        digest, folded, folding = _hash(), _hash(), Folding()
         ends = _ends(document.text)
         for start, end in zip([0, *ends], ends, strict=False):
             part = document.text[start:end]
             data = _utf8(document.name, part)
             digest.update(data)
-            grams.append(sampled_grams(before + data))
-            before = (before + data)[-(GRAM_BYTES - 1) :]
+            words = folding.fold(part).encode()
+            folded.update(words)
+            grams.append(sampled_grams(before + words))
+            before = (before + words)[-(GRAM_BYTES - 1) :]
             size += len(data)
             self._wait(part, end == len(document.text))
         pieces = distinct(np.concatenate(grams))
@@ -179,6 +182,7 @@ class _Writer:
         self._counts["cuts"] += len(ends) - 1
         self._column("sizes", [size])
         self._column("texts", [int.from_bytes(digest.digest(), "little")])
+        self._column("folded", [int.from_bytes(folded.digest(), "little")])
         self._column("grams", pieces)
         self._column("gram_starts", [self._grams])
         self._files["names.jsonl"].write((json.dumps(document.name) + "\n").encode())
@@ -227,6 +231,10 @@ def _ends(text: str) -> list[int]:
         ends.append(found)
         start = found
     return [*ends, len(text)]
+
+
+def _hash() -> Any:
+    return hashlib.blake2b(digest_size=8)
 
 
 def _utf8(name: str, text: str) -> bytes:

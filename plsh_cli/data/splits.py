@@ -2,8 +2,9 @@
 
 A held-out document is whole, its text is no training document's text, and at most `shared_limit` of its 64-byte pieces
 (sampled, see grams.py) occur in any other document of the corpus: a speech that exists as spoken and as written, or a
-page that was copied, trains. What two texts of one language share in short phrases remains, and is counted in `shared`;
-so does a copy with changes of a text below about 300 bytes, which may have no sampled piece.
+page that was copied, trains. White space does not count: a copy with other line ends or line breaks is a copy. What two
+texts of one language share in short phrases remains, and is counted in `shared`; so does a copy with changes of a text
+below about 300 bytes, which may have no sampled piece.
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ class Selection:
         """The documents' names."""
         names = self.store.names()
         return [names[index] for index in self.documents]
+
+    def hashes(self) -> dict[str, str]:
+        """The documents' names with the hashes of their texts (hex)."""
+        found = self.store.texts[self.documents]
+        return {name: f"{int(text):016x}" for name, text in zip(self.names(), found, strict=True)}
 
     def grams(self) -> np.ndarray:
         """The sampled pieces of all of them, each once."""
@@ -93,13 +99,14 @@ def split_by_share(store: TokenStore, share: float, seed: int, shared_limit: flo
     """
     if not 0 < share < 1:
         raise UserError("train.heldout", share, "must lie between 0 and 1")
-    distinct, first, copies = np.unique(store.texts, return_index=True, return_counts=True)
-    if len(distinct) < 2:
+    kinds, of, copies = np.unique(store.folded, return_inverse=True, return_counts=True)
+    if len(kinds) < 2:
         raise UserError(
             "data", f"{len(store)} documents", "holding out whole documents needs two different texts at least"
         )
-    repeated = shared_shares(store.grams, store.gram_starts, store.texts)
-    eligible = first[(copies == 1) & (repeated[first] <= shared_limit)]
+    repeated = shared_shares(store.grams, store.gram_starts, store.folded)
+    first = np.unique(store.texts, return_index=True)[1]
+    eligible = first[(copies[of[first]] == 1) & (repeated[first] <= shared_limit)]
     if not len(eligible):
         raise UserError(
             "data",
@@ -129,8 +136,8 @@ def split_apart(train: Selection, held_out: Selection) -> Split:
 
     UserError where nothing is left.
     """
-    texts = held_out.store.texts[held_out.documents]
-    new = ~np.isin(texts, train.store.texts[train.documents])
+    texts = held_out.store.folded[held_out.documents]
+    new = ~np.isin(texts, train.store.folded[train.documents])
     once = np.zeros(len(texts), dtype=bool)
     once[np.unique(texts, return_index=True)[1]] = True
     kept = Selection(held_out.store, held_out.documents[new & once])
@@ -145,11 +152,11 @@ def whole(store: TokenStore) -> Selection:
 
 
 def held_out_by_content(text: str, share: float, seed: int) -> bool:
-    """Whether a document of a stream is held out, by a hash of its text: equal texts are on the same side.
+    """Whether a document of a stream is held out, by a hash of its text with white space folded: copies are together.
 
     For corpora too large to know whole; `share` is the probability.
     """
-    digest = hashlib.blake2b(text.encode(), digest_size=8, key=str(seed).encode()).digest()
+    digest = hashlib.blake2b(" ".join(text.split()).encode(), digest_size=8, key=str(seed).encode()).digest()
     return int.from_bytes(digest, "little") < share * 2.0**64
 
 

@@ -1,9 +1,9 @@
 """Tokenised documents on disk, read through a memory map.
 
 A store is a folder: `tokens.bin` (the ids of all documents, each ended by the end-of-document id), `starts.bin` (where
-each begins, and the end), `sizes.bin` (bytes of its UTF-8 text), `texts.bin` (a 64-bit hash of its text), `grams.bin`
-with `gram_starts.bin` (its sampled 64-byte pieces, see grams.py), `names.jsonl` (its name) and `store.json` (what it
-is, and the size of every file; written last).
+each begins, and the end), `sizes.bin` (bytes of its UTF-8 text), `texts.bin` (a 64-bit hash of its text), `folded.bin`
+(a hash of its text with white space folded), `grams.bin` with `gram_starts.bin` (its sampled 64-byte pieces, see
+grams.py), `names.jsonl` (its name) and `store.json` (what it is, and the size of every file; written last).
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ import numpy as np
 from plsh_cli.errors import MessageError
 
 #: Raise it when what a store holds changes; older ones are then prepared anew.
-LAYOUT = 1
+LAYOUT = 2
 RECORD = "store.json"
 #: The little-endian types of the files beside the tokens, whose type depends on the vocabulary.
-COLUMNS = {"starts": "<i8", "sizes": "<i8", "texts": "<u8", "grams": "<u8", "gram_starts": "<i8"}
+COLUMNS = {"starts": "<i8", "sizes": "<i8", "texts": "<u8", "folded": "<u8", "grams": "<u8", "gram_starts": "<i8"}
 
 
 @dataclass(frozen=True, eq=False)
 class TokenStore:
     """A store that is open; every array is a view of its file, read only.
 
-    tokens: uint16 or uint32 `(all tokens,)`. starts: `(documents + 1,)`. sizes: bytes per document. texts: a hash per
-    document. grams, gram_starts: see grams.py. record: key, corpus, tokenizer (a fingerprint), end_id, largest_id,
-    documents, tokens, bytes, empty (documents without text, left out), cuts (see shards.py), files.
+    tokens: uint16 or uint32 `(all tokens,)`. starts: `(documents + 1,)`. sizes: bytes per document. texts, folded: a
+    hash per document, of its text as it is and with white space folded. grams, gram_starts: see grams.py. record: key,
+    corpus, tokenizer (a fingerprint), end_id, largest_id, documents, tokens, bytes, empty (documents without text, left
+    out), cuts (see shards.py), files.
     """
 
     folder: Path
@@ -39,6 +40,7 @@ class TokenStore:
     starts: np.ndarray
     sizes: np.ndarray
     texts: np.ndarray
+    folded: np.ndarray
     grams: np.ndarray
     gram_starts: np.ndarray
 

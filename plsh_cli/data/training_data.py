@@ -45,9 +45,7 @@ def training_split(
     with spaces, so many at a time, as the paper does; the held-out part as well. Raises UserError as `prepare` and the
     splits do.
     """
-    corpus = {"kind": kind, **(identity or {"sha256": files_checksum(_files(kind, source))})}
-    if join_rows is not None:
-        corpus |= {"join_rows": join_rows, "drop_empty": drop_empty, "row_seed": _ROW_SEED}
+    corpus = corpus_identity(kind, source, join_rows, drop_empty, identity)
 
     def store(part: str) -> Selection:
         def texts() -> Iterable[Document]:
@@ -58,6 +56,16 @@ def training_split(
     if kind == "wikitext103":
         return split_apart(store("train"), store("validation"))
     return split_by_share(store("train").store, share, seed)
+
+
+def corpus_identity(
+    kind: str, source: Source, join_rows: int | None, drop_empty: bool, identity: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """What tells a corpus from others, as plain values: its kind, a hash of its files, how its rows are joined."""
+    corpus = {"kind": kind, **(identity or {"sha256": files_checksum(_files(kind, source))})}
+    if join_rows is not None:
+        corpus |= {"join_rows": join_rows, "drop_empty": drop_empty, "row_seed": _ROW_SEED}
+    return corpus
 
 
 def streamed_fineweb_edu(

@@ -17,6 +17,7 @@ from plsh_cli.experiments import biases
 from plsh_cli.experiments.approx_arrays import save_arrays
 from plsh_cli.experiments.approx_rows import Theory, row
 from plsh_cli.experiments.approx_summary import summary
+from plsh_cli.experiments.devices import chosen_device
 from plsh_cli.experiments.memory import available_bytes, gibibytes
 from plsh_cli.experiments.result import Result
 from plsh_cli.positional.kernels import Kernel
@@ -134,20 +135,7 @@ def _seeds(cfg: ApproxCommand) -> list[int]:
 
 def _device(cfg: ApproxCommand) -> str:
     """The torch device of the matrix-free products, "cpu" for NumPy: what auto means here."""
-    if cfg.device in ("auto", "cpu"):
-        return "cpu"
-    if cfg.device == "mps":
-        raise UserError(
-            "device", cfg.device, "has no double precision, which the norms need; use cpu or cuda", "--device"
-        )
-    import torch
-
-    index = int(cfg.device.partition(":")[2] or 0)
-    if index >= torch.cuda.device_count():
-        raise UserError(
-            "device", cfg.device, f"{torch.cuda.device_count()} CUDA devices were found; use cpu", "--device"
-        )
-    return cfg.device
+    return "cpu" if cfg.device == "auto" else chosen_device(cfg.device, "which the norms need")
 
 
 def _refuse_what_does_not_fit(cfg: ApproxCommand, work: list[Cell]) -> int:

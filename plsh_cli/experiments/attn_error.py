@@ -17,7 +17,7 @@ import numpy as np
 from plsh_cli.config.schema.lab import AttnErrorCommand
 from plsh_cli.errors import UserError
 from plsh_cli.experiments.attn_error_fused import check_fused, measure_fused
-from plsh_cli.experiments.attn_error_inputs import Inputs, check_inputs, chosen_device, chosen_layers, prepare
+from plsh_cli.experiments.attn_error_inputs import DOUBLE, Inputs, check_inputs, chosen_layers, prepare
 from plsh_cli.experiments.attn_error_kernels import head_kernels, takes_slopes
 from plsh_cli.experiments.attn_error_plan import (
     as_time,
@@ -31,6 +31,7 @@ from plsh_cli.experiments.attn_error_rows import rows
 from plsh_cli.experiments.attn_error_subjects import seeds, subjects
 from plsh_cli.experiments.attn_error_summary import summary
 from plsh_cli.experiments.attn_error_values import FIELDS, Values, empty, measure_dense
+from plsh_cli.experiments.devices import chosen_device
 from plsh_cli.experiments.memory import available_bytes, gibibytes
 from plsh_cli.experiments.result import Result
 from plsh_cli.models.shape import Shape
@@ -41,7 +42,7 @@ def plan(cfg: AttnErrorCommand) -> dict[str, object]:
     """What a run would do, without fetching or loading anything. Raises UserError for what cannot run."""
     shape, missing = check_inputs(cfg)
     # What auto means is only known to torch, whose import a plan does without.
-    device = "auto" if cfg.device == "auto" else chosen_device(cfg.device)
+    device = "auto" if cfg.device == "auto" else chosen_device(cfg.device, DOUBLE)
     layers = chosen_layers(cfg, shape.layers) if shape.layers else cfg.attn_error.layers
     n = cfg.attn_error.tokens
     kernels = head_kernels(cfg, shape.heads, n) if shape.heads else []
@@ -75,7 +76,7 @@ def run(cfg: AttnErrorCommand, run: Any) -> Result:
     """Load, capture, measure. `run` gives progress, metrics and plain lines (see `experiments.harness.Run`)."""
     started = time.perf_counter()
     shape, _ = check_inputs(cfg)
-    if shape.layers and chosen_device(cfg.device) == "cpu":
+    if shape.layers and chosen_device(cfg.device, DOUBLE) == "cpu":
         _checked_memory(cfg, shape, len(chosen_layers(cfg, shape.layers)), [], weights=True)
     inputs = prepare(cfg, run.say)
     method = method_of(cfg, inputs.longest)

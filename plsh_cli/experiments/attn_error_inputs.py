@@ -11,6 +11,7 @@ from plsh_cli.config.schema.lab import AttnErrorCommand
 from plsh_cli.errors import MessageError, UserError
 from plsh_cli.experiments import pretrained, texts
 from plsh_cli.experiments.attn_error_texts import Chosen, choose, document_index
+from plsh_cli.experiments.devices import chosen_device
 from plsh_cli.models.shape import Shape
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from plsh_cli.models.capture import Captured
 
+#: What errors need of a device, as `chosen_device` takes it.
+DOUBLE = "in which errors are measured"
 _REASON = "its weights are damaged, or overflow in model.dtype"
 #: Numbers of the logits that are held at a time for the perplexity.
 _LOGITS = 1 << 26
@@ -86,14 +89,14 @@ def check_inputs(cfg: AttnErrorCommand) -> tuple[Shape, list[str]]:
 
     Raises UserError for unknown names, a document or layer that is not there, and more tokens than the model takes.
     """
-    shape = pretrained.shape_of(cfg.model)
+    shape = pretrained.shape_of(cfg.model, cfg.out)
     count = texts.check_corpus(cfg.data)
     if count is not None and cfg.attn_error.texts == "documents":
         document_index(cfg, count)
     _check_positions(cfg, cfg.attn_error.tokens, shape.positions)
     if shape.layers is not None:
         chosen_layers(cfg, shape.layers)
-    missing = [pretrained.to_fetch(cfg.model), texts.corpus_to_fetch(cfg.data)]
+    missing = [pretrained.to_fetch(cfg.model, cfg.out), texts.corpus_to_fetch(cfg.data)]
     return shape, [words for words in missing if words is not None]
 
 
@@ -110,33 +113,14 @@ def chosen_layers(cfg: AttnErrorCommand, count: int) -> list[int]:
     return sorted(asked)
 
 
-def chosen_device(name: str) -> str:
-    """The torch device: auto is the first CUDA device where there is one, else the CPU."""
-    if name == "cpu":
-        return "cpu"
-    if name == "mps":
-        raise UserError(
-            "device", name, "has no double precision, in which errors are measured; use cpu or cuda", "--device"
-        )
-    import torch
-
-    count = torch.cuda.device_count()
-    if name == "auto":
-        return "cuda:0" if count else "cpu"
-    index = int(name.partition(":")[2] or 0)
-    if index >= count:
-        raise UserError("device", name, f"{count} CUDA devices were found; use cpu", "--device")
-    return f"cuda:{index}"
-
-
 def prepare(cfg: AttnErrorCommand, say: Callable[[str], None]) -> Inputs:
     """Fetch what is missing, load the model, read the texts.
 
     Raises UserError for texts shorter than asked for, layers that are not there and more tokens than the model takes;
     MessageError where model or corpus cannot be had or loaded.
     """
-    device = chosen_device(cfg.device)
-    opened = pretrained.open_model(cfg.model, device, say)
+    device = chosen_device(cfg.device, DOUBLE)
+    opened = pretrained.open_model(cfg.model, device, say, cfg.out)
     layers = chosen_layers(cfg, opened.details["layers"])
     chosen = choose(cfg, opened.tokenizer, say)
     _check_positions(cfg, max(ids.shape[1] for ids in chosen.ids), opened.details["positions"])

@@ -18,11 +18,11 @@ import numpy as np
 
 from plsh_cli.config.schema.lab import BenchAttentionCommand
 from plsh_cli.errors import UserError
-from plsh_cli.experiments.attn_error_inputs import chosen_device
 from plsh_cli.experiments.bench_attention_claims import claims
 from plsh_cli.experiments.bench_attention_memory import extra_bytes
 from plsh_cli.experiments.bench_attention_plan import Case, Grid, grids, sigmas, too_large
 from plsh_cli.experiments.bench_attention_rows import Timed, case_rows, exponents
+from plsh_cli.experiments.devices import chosen_device
 from plsh_cli.experiments.memory import available_bytes, gibibytes
 from plsh_cli.experiments.result import Result
 
@@ -69,7 +69,7 @@ def run(cfg: BenchAttentionCommand, run: object) -> Result:
 
     from plsh_cli.experiments.bench_attention_calls import Setup
 
-    device = chosen_device(cfg.device)
+    device = chosen_device(cfg.device, "in which errors are measured")
     bench, threads = cfg.bench, torch.get_num_threads()
     setup = Setup(cfg.bias, sigmas(cfg), cfg.seed, device, bench.dense_gib, bench.exact_when_cheaper)
     every = grids(cfg)

@@ -1,7 +1,8 @@
 """`plsh eval`: how well a model predicts text under each bias, at several lengths, on the same tokens.
 
 For every bias, number of draws s and length there is a row; its fields are those of `Variant.fields` and of scored.py,
-and seeds, seed_first (sets of draws; null without draws), nats_draws_sd (standard deviation of nats per token over
+and seeds, seed_first (sets of draws; null without draws; where a run trained under one set, bias.resample=once, the
+first set of its own bias is that one), nats_draws_sd (standard deviation of nats per token over
 them), backend (which attention ran), exact_heads (those that bias.exact_when_cheaper gave exact ALiBi in any set of
 draws; null: none). Measures of plsh are means over its sets of draws; intervals have
 the noise of draws in them from two sets on (formula: head of scored.py). nats_difference is to the first
@@ -13,15 +14,17 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from plsh_cli.config.schema.models import EvalCommand
+from plsh_cli.config.schema.train import TrainCommand
 from plsh_cli.errors import MessageError, PlshError, UserError
 from plsh_cli.experiments import scored
+from plsh_cli.experiments.devices import chosen_device
 from plsh_cli.experiments.eval_biases import Variant, build, exact_heads, under, variants
-from plsh_cli.experiments.eval_source import Opened, Source, open_source, source_of
+from plsh_cli.experiments.eval_source import Opened, Source, check_text, open_source, source_of
 from plsh_cli.experiments.memory import gibibytes
 from plsh_cli.experiments.result import Result
 
@@ -38,7 +41,8 @@ _PROGRAM_BYTES, _LOGITS_BYTES = 0.9 * 2**30, 4 * 2**27
 def plan(cfg: EvalCommand) -> dict[str, object]:
     """What a run would do, without loading anything. Raises UserError or MessageError for what cannot run."""
     source = source_of(cfg)
-    chosen = variants(cfg, source.own)
+    check_text(cfg, source)
+    chosen = variants(cfg, source.own, source.sigma)
     if cfg.device not in ("auto", "cpu"):
         _device(cfg)
     if cfg.eval.tasks is not None:
@@ -47,8 +51,8 @@ def plan(cfg: EvalCommand) -> dict[str, object]:
         check_installed()
         _tasks_folder(cfg)
     return {
-        "model": f"run {source.name}" if source.folder else cfg.model.path or cfg.model.name,
-        "text": "its held-out documents" if source.folder and cfg.eval.held_out else cfg.data.name,
+        "model": f"run {source.name}" if source.saved else cfg.model.path or cfg.model.name,
+        "text": "its held-out documents" if source.saved and cfg.eval.held_out else cfg.data.name,
         "biases": [_described(one) for one in chosen],
         "lengths": source.lengths,
         "windows": cfg.eval.windows,
@@ -62,20 +66,21 @@ def run(cfg: EvalCommand, run: Any) -> Result:
     """Load, score, compare. `run` gives progress, metrics and plain lines (see `experiments.harness.Run`)."""
     begin = time.perf_counter()
     source = source_of(cfg)
-    chosen = variants(cfg, source.own)
+    chosen = variants(cfg, source.own, source.sigma)
     opened = open_source(cfg, source, _device(cfg), run.say)
     windows = _windows(cfg, source, opened)
     counts = {length: one.tokens for length, one in windows.items()}
     same = f"{counts[source.lengths[0]]:,} tokens scored at every length"
-    told = same if len(set(counts.values())) == 1 else f"tokens scored: {counts}"
+    told = same if cfg.eval.windows == "matched" else f"tokens scored: {counts}"
     run.say(f"{opened.label} on {opened.text_label}: {told}")
     ready = time.perf_counter()
+    # First, since a task that is not there is found out here.
+    tasks = _tasks(cfg, opened, chosen, run) if cfg.eval.tasks else []
     results = _score_all(cfg, source, opened, chosen, windows, run)
     rows = [row for one in results for row in _rows(cfg, one, results[0], windows)]
     for row in rows:
         run.log({key: value for key, value in row.items() if value is not None})
     run.save_arrays("tokens", **_arrays(results, windows))
-    tasks = _tasks(cfg, opened, chosen, run) if cfg.eval.tasks else []
     summary = _summary(cfg, source, opened, results, counts) | {"tasks": tasks}
     timing = {
         "load_seconds": ready - begin,
@@ -111,7 +116,7 @@ def _score_all(
     with run.progress(total, "plsh eval") as bar:
         for one in results:
             for number, seed in enumerate(one.seeds):
-                made = build(one.variant, opened.model, max(source.lengths), seed, "eval")
+                made = build(one.variant, opened.model, max(source.lengths), seed, "eval", first=number == 0)
                 one.exact_heads.update(exact_heads(made) if one.variant.random else [])
                 if number == 0:
                     _check(cfg, one.variant, opened, made, max(source.lengths))
@@ -160,7 +165,7 @@ def _windows(cfg: EvalCommand, source: Source, opened: Opened) -> dict[int, Wind
     from plsh_cli.evaluation.windows import matched, paper
 
     sizes = [len(text) for text in opened.texts]
-    most = cfg.eval.max_tokens or (PRETRAINED_TOKENS if source.folder is None else RUN_TOKENS)
+    most = cfg.eval.max_tokens or _usual_tokens(source)
     most = None if most == "all" else most
     try:
         if cfg.eval.windows == "paper":
@@ -171,6 +176,13 @@ def _windows(cfg: EvalCommand, source: Source, opened: Opened) -> dict[int, Wind
         value, _, allowed = rest.partition(": ")
         flag = {"lengths": "--lengths"}.get(name, f"eval.{name}=...")
         raise UserError(f"eval.{name}", value, allowed, flag) from None
+
+
+def _usual_tokens(source: Source) -> int | Literal["all"]:
+    """Tokens per length where none are given; of a fine-tuned model as many as in its run's own table."""
+    if source.trained is None:
+        return PRETRAINED_TOKENS
+    return RUN_TOKENS if isinstance(source.trained, TrainCommand) else source.trained.final.max_tokens or "all"
 
 
 def _rows(cfg: EvalCommand, one: _Scored, base: _Scored, windows: dict[int, Windows]) -> list[dict[str, object]]:
@@ -242,7 +254,7 @@ def _tasks(cfg: EvalCommand, opened: Opened, chosen: list[Variant], run: Any) ->
 
     records = []
     for one in chosen:
-        made = build(one, opened.model, cfg.eval.tasks_length, cfg.seed, "eval")
+        made = build(one, opened.model, cfg.eval.tasks_length, cfg.seed, "eval", first=True)
         with under(one, opened.model, made, cfg.eval.backend):
             found = run_tasks(
                 opened.model,
@@ -281,8 +293,6 @@ def _seeds(cfg: EvalCommand) -> list[int]:
 
 
 def _device(cfg: EvalCommand) -> str:
-    from plsh_cli.experiments.train_plan import chosen_device
-
     return chosen_device(cfg.device)
 
 
@@ -290,5 +300,6 @@ def _memory(cfg: EvalCommand, source: Source) -> str:
     parameters = source.shape.parameters
     if parameters is None:
         return "known after loading"
-    weight = 4 if cfg.model.dtype == "float32" else 2
+    dtype = cfg.model.dtype if source.saved is None else cfg.eval.dtype or source.saved.dtype
+    weight = 4 if dtype == "float32" else 2
     return gibibytes(_PROGRAM_BYTES + _LOGITS_BYTES + weight * parameters)

@@ -12,11 +12,13 @@ from plsh_cli.config.schema.biases import ModelBias, OriginalBias, PlshBias
 from plsh_cli.config.schema.models import EvalCommand
 from plsh_cli.errors import UserError
 from plsh_cli.experiments import biases
+from plsh_cli.models.saved import FIELD
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from plsh_cli.attention.bias import Bias
+    from plsh_cli.models.spec import BiasSpec
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,18 @@ class Variant:
             "num_samples": drawn.num_samples if drawn else None,
             "sampler": drawn.sampler if drawn else None,
             "pitch": drawn.pitch if drawn else None,
+            "kernel": drawn.kernel if drawn else None,
+            "merge": drawn.merge if drawn else None,
         }
 
 
-def variants(cfg: EvalCommand, own: ModelBias | None) -> list[Variant]:
-    """The biases asked for, each once; `own` is the bias that the model of a run was trained under.
+def variants(cfg: EvalCommand, own: ModelBias | None, sigma: list[float] | None = None) -> list[Variant]:
+    """The biases asked for, each once.
 
-    `original` stands for it. Other sections are those of conf/bias, but for the configured one and, of plsh, the run's;
-    eval.sigma is that of all of them; without it, a sigma that they do not give is that of the `bias` section, else the
-    run's. Raises UserError for numbers of draws where no bias has draws, and for a sigma that no bias takes.
+    own, sigma: the bias that the model of a run was trained under, and the usual sigma of its recipe. `original` stands
+    for `own`. Other sections are those of conf/bias, but for the configured one and, of plsh, the run's; eval.sigma is
+    that of all of them; without it, a sigma that they do not give is that of the `bias` section, else the run's. Raises
+    UserError for numbers of draws where no bias has draws, and for a sigma that no bias takes.
     """
     own = None if isinstance(own, OriginalBias) else own
     found: list[Variant] = []
@@ -63,7 +68,7 @@ def variants(cfg: EvalCommand, own: ModelBias | None) -> list[Variant]:
             made = _with_samples(cfg, own)
             mine = [section == own for section in made]
         else:
-            made = _with_samples(cfg, _section(cfg, name, own))
+            made = _with_samples(cfg, _section(cfg, name, own, sigma))
             mine = [False] * len(made)
         for section, is_own in zip(made, mine, strict=True):
             if section not in [one.section for one in found]:
@@ -77,9 +82,13 @@ def variants(cfg: EvalCommand, own: ModelBias | None) -> list[Variant]:
     return found
 
 
-def build(variant: Variant, model: PreTrainedModel, capacity: int, seed: int, *key: str | int) -> list[Bias] | None:
-    """The bias of every layer over so many positions, one object where layers share it; None for the model's own.
+def build(
+    variant: Variant, model: PreTrainedModel, capacity: int, seed: int, *key: str | int, first: bool = False
+) -> list[Bias] | None:
+    """The bias of every layer over so many positions or more, one object where layers share it; None: the model's own.
 
+    first: whether it is the first set of draws of a variant, which is that of the model's training where it was trained
+    under one set (bias.resample=once) and this is its bias; other sets, and other biases, are of the stream `key`.
     Raises UserError for parameters that do not fit the model's heads.
     """
     from plsh_cli.attention.cheaper import exact_when_cheaper
@@ -91,12 +100,30 @@ def build(variant: Variant, model: PreTrainedModel, capacity: int, seed: int, *k
     heads, layers = config.num_attention_heads, config.num_hidden_layers
     spec = biases.bias_spec(section, heads, capacity, seed, *key)
     assert spec is not None
-    made = spec.layers(heads, capacity, layers)
+    trained = _trained_under(section, model) if first else None
+    drawn_for = capacity
+    if trained is not None:
+        spec, drawn_for = trained, max(capacity, trained.capacity or 0)
+    made = spec.layers(heads, drawn_for, layers)
     if isinstance(section, PlshBias) and section.exact_when_cheaper:
         sigmas = biases.head_sigmas(section, heads)
         swapped = {id(one): exact_when_cheaper(one, sigmas, capacity, True)[0] for one in made}
         made = [swapped[id(one)] for one in made]
     return made
+
+
+def _trained_under(section: ModelBias, model: PreTrainedModel) -> BiasSpec | None:
+    """The one set of draws that a model says it was trained under, where the section means this very bias."""
+    from plsh_cli.models.spec import BiasSpec
+    from plsh_cli.training.draws import ONCE
+
+    config = model.config.get_text_config()
+    described = getattr(config, FIELD, None) or {}
+    if not isinstance(section, PlshBias) or described.get("key") != [ONCE]:
+        return None
+    spec = BiasSpec.from_dict(described)
+    same = biases.bias_spec(section, config.num_attention_heads, spec.capacity or 1, spec.seed, ONCE)
+    return spec if same == spec else None
 
 
 def exact_heads(made: Sequence[Bias] | None) -> list[int]:
@@ -124,7 +151,7 @@ def under(
     return use_bias(model, one, rope="drop" if variant.rope == "drop" else "keep", backend=backend)
 
 
-def _section(cfg: EvalCommand, name: str, own: ModelBias | None) -> ModelBias:
+def _section(cfg: EvalCommand, name: str, own: ModelBias | None, usual: list[float] | None) -> ModelBias:
     if name == cfg.bias.name:
         section = cfg.bias
     elif name == "plsh" and isinstance(own, PlshBias):
@@ -135,8 +162,8 @@ def _section(cfg: EvalCommand, name: str, own: ModelBias | None) -> ModelBias:
         section = made.bias
     changes: dict[str, object] = {}
     if "sigma" in type(section).model_fields:
-        inherited = getattr(section, "sigma", None) or getattr(cfg.bias, "sigma", None) or getattr(own, "sigma", None)
-        changes["sigma"] = cfg.eval.sigma or inherited
+        given = [cfg.eval.sigma, *(getattr(one, "sigma", None) for one in (section, cfg.bias, own)), usual]
+        changes["sigma"] = next((sigma for sigma in given if sigma), None)
     if getattr(section, "rope", None) is None:
         changes["rope"] = getattr(cfg.bias, "rope", None)
     if getattr(section, "kernel", "alibi") != "alibi":

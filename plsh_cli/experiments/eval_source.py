@@ -4,40 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plsh_cli import assets, rundir
 from plsh_cli.config.schema.biases import ModelBias, OriginalBias
 from plsh_cli.config.schema.models import EvalCommand
-from plsh_cli.config.schema.train import TrainCommand
+from plsh_cli.config.schema.train import TrainingCommand
 from plsh_cli.data.corpus import Document, documents
 from plsh_cli.errors import MessageError, UserError
 from plsh_cli.experiments import pretrained, rerun
-from plsh_cli.models.shape import Shape, shape_of_folder
+from plsh_cli.models import restore
+from plsh_cli.models.shape import Shape
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from plsh_cli.evaluation.texts import Text
 
-#: Where a training run keeps its model.
-MODEL = "model"
 PRETRAINED_LENGTHS = (256, 512, 1024)
-RUN_MULTIPLES = (1, 2, 4)
+#: What to do where a run's text is another now.
+OTHER_TEXT = "or score text of your choice with eval.held_out=false"
 
 
 @dataclass(frozen=True)
 class Source:
     """Where model and text come from, as far as that is known without loading them.
 
-    folder and trained: the run and its configuration, None for a pretrained model. own: the bias that the run's model
-    was trained under. lengths, train_length: in tokens. rope: whether the model reads positions through RoPE, or has
-    another limit of its own, `shape.positions`.
+    saved and trained: the run's model and the run's configuration, None for a pretrained model. own: the bias that the
+    run's model was trained under. lengths, train_length: in tokens. rope: whether the model reads positions through
+    RoPE, or has another limit of its own, `shape.positions`.
     """
 
-    folder: Path | None
-    trained: TrainCommand | None
+    saved: restore.Saved | None
+    trained: TrainingCommand | None
     shape: Shape
     own: ModelBias | None
     lengths: list[int]
@@ -47,7 +46,12 @@ class Source:
     @property
     def name(self) -> str:
         """The run's name, empty for a pretrained model."""
-        return self.folder.name if self.folder else ""
+        return self.saved.name if self.saved else ""
+
+    @property
+    def sigma(self) -> list[float] | None:
+        """That of the run's recipe, which its own table uses for every bias that has none of its own."""
+        return [self.trained.train.sigma] if self.trained and self.trained.train.sigma else None
 
 
 @dataclass(frozen=True)
@@ -74,18 +78,31 @@ def source_of(cfg: EvalCommand) -> Source:
     return source
 
 
+def check_text(cfg: EvalCommand, source: Source) -> None:
+    """Raise MessageError where held-out text is to be scored and the files of the run's text are others now."""
+    from plsh_cli.experiments import train_text
+
+    if source.saved is None or source.saved.run is None or source.trained is None or not cfg.eval.held_out:
+        return
+    changed = train_text.corpus_changes(source.saved.run, source.trained)
+    if changed:
+        raise train_text.refused("eval.run", source.name, changed, OTHER_TEXT)
+
+
 def open_source(cfg: EvalCommand, source: Source, device: str, say: Callable[[str], None]) -> Opened:
     """The loaded model on its device and the tokenised texts. Raises what loading and reading raise."""
     from plsh_cli.evaluation.texts import text_of
 
-    if source.folder is None:
-        opened = pretrained.open_model(cfg.model, device, say)
-        model, tokenizer, label, details = opened.model, opened.tokenizer, opened.label, opened.details
+    if source.saved is None:
+        opened = pretrained.open_model(cfg.model, device, say, cfg.out)
+        label = opened.label
     else:
-        model, tokenizer = _load_run(source.folder, cfg.model.dtype, device)
-        label, details = f"model of run {source.name}", {"name": source.name, "source": str(source.folder)}
+        opened = pretrained.open_saved(source.saved, cfg.eval.dtype, cfg.model.base, device, say)
+        base = opened.details["base"]
+        label = f"model of run {source.name}" + (f" (adapter on {base['label']})" if base else "")
+    model, tokenizer, details = opened.model, opened.tokenizer, opened.details
     own = source.trained is not None and cfg.eval.held_out
-    found = _held_out(source, say) if own else _last_documents(cfg, say)
+    found = _held_out(source, tokenizer, say) if own else _last_documents(cfg, say)
     text_label, names = _text_label(cfg, source, own, len(found)), [document.name for document in found]
     if cfg.eval.windows == "paper":
         found = [Document("all, joined", " ".join(document.text for document in found))]
@@ -98,7 +115,7 @@ def open_source(cfg: EvalCommand, source: Source, device: str, say: Callable[[st
 
 
 def _pretrained(cfg: EvalCommand) -> Source:
-    shape = pretrained.shape_of(cfg.model)
+    shape = pretrained.shape_of(cfg.model, cfg.out)
     fitting = [length for length in PRETRAINED_LENGTHS if length <= (shape.positions or length)]
     lengths = cfg.eval.lengths or fitting or [shape.positions or 1]
     _check_corpus(cfg)
@@ -108,24 +125,19 @@ def _pretrained(cfg: EvalCommand) -> Source:
 
 
 def _of_run(cfg: EvalCommand, spec: str) -> Source:
-    from plsh_cli.experiments import train_model
-
     run = rundir.find(spec, cfg.out)
     trained, _ = rerun.load(run)
-    if not isinstance(trained, TrainCommand):
+    if not isinstance(trained, TrainingCommand):
         raise MessageError(f"eval.run: {run.path} is a run of plsh {trained.command}, which trains no model")
-    try:
-        shape = shape_of_folder(run.path / MODEL)
-    except (OSError, ValueError):
-        state = (run.status() or {}).get("state", "unknown")
-        raise MessageError(f"eval.run: {run.path} holds no finished model (state: {state})") from None
+    saved = restore.find(run.path)
+    shape = saved.shape(cfg.model.base, pretrained.BASE)
     if not cfg.eval.held_out:
         _check_corpus(cfg)
-    lengths = cfg.eval.lengths or [trained.train.context * one for one in RUN_MULTIPLES]
+    lengths = cfg.eval.lengths or [trained.train.context * one for one in trained.multiples]
     own = None if isinstance(trained.bias, OriginalBias) else trained.bias
     train_length = cfg.eval.train_length or trained.train.context
-    kept = train_model.rope(trained) == "keep"
-    return Source(run.path, trained, shape, own, sorted(lengths), train_length, kept)
+    kept = trained.rope == "keep"
+    return Source(saved, trained, shape, own, sorted(lengths), train_length, kept)
 
 
 def _check_corpus(cfg: EvalCommand) -> None:
@@ -135,18 +147,19 @@ def _check_corpus(cfg: EvalCommand) -> None:
         raise UserError("data.path", cfg.data.path, "data=text needs the files, a folder or a glob", "data.path=...")
 
 
-def _load_run(folder: Path, dtype: str, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    from plsh_cli.models.load import load
-
-    model, tokenizer = load(folder / MODEL, dtype)
-    return model.to(device), tokenizer
-
-
-def _held_out(source: Source, say: Callable[[str], None]) -> list[Document]:
-    from plsh_cli.experiments import train_data
+def _held_out(source: Source, tokenizer: PreTrainedTokenizerBase, say: Callable[[str], None]) -> list[Document]:
+    from plsh_cli.experiments import train_data, train_text
 
     assert source.trained is not None
-    return train_data.prepare(source.trained, say).texts
+    found = train_data.prepare(source.trained, tokenizer, say)
+    before = train_text.recorded(source.saved.run) if source.saved and source.saved.run else None
+    if before is None:
+        say(f"{source.name}: nothing says what text it was trained on; held-out text is what would be held out now")
+        return found.texts
+    changed = train_text.changes(before, {**found.facts, "documents": found.hashes})
+    if changed:
+        raise train_text.refused("eval.run", source.name, changed, OTHER_TEXT)
+    return found.texts
 
 
 def _last_documents(cfg: EvalCommand, say: Callable[[str], None]) -> list[Document]:

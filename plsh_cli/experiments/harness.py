@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import importlib
-import io
 import shutil
 import signal
 import sys
@@ -19,7 +17,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from plsh_cli import console, provenance, rundir
+from plsh_cli import console, disk, provenance, ranks, rundir
 from plsh_cli.config.compose import config_hash
 from plsh_cli.config.schema import Command
 from plsh_cli.errors import MessageError, PlshError, Terminated
@@ -31,7 +29,7 @@ _DISK_TROUBLE = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EI
 
 
 class RunFailed(PlshError):
-    """An experiment raised; the traceback is in the run folder's error.txt."""
+    """An experiment raised; the traceback is in the run folder's error.txt, where its disk could still be written."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +90,13 @@ def calibrate(config: Command) -> dict[str, object]:
     return {} if measure is None else measure(config)
 
 
+def check_overrides(config: Command, overrides: Sequence[str]) -> None:
+    """Raise UserError for an override of this configuration that would be without effect."""
+    check = getattr(module(config.command), "check_overrides", None)
+    if check is not None:
+        check(config, overrides)
+
+
 def check_fit(config: Command) -> None:
     """Raise UserError where a run needs more memory than there is; a dry run says so after its plan."""
     check = getattr(module(config.command), "check_fit", None)
@@ -107,6 +112,7 @@ def execute(
     Raises UserError or MessageError before anything is written where the input is wrong; RunFailed where the experiment
     itself fails; KeyboardInterrupt and Terminated pass through after status.json says so.
     """
+    check_overrides(config, overrides)
     plan(config)
     check_fit(config)
     check_online(config.logger)
@@ -119,8 +125,7 @@ def execute(
             )
         else:
             folder = into
-            _refill(folder, config, overrides)
-        with _recorded(folder, opened, signals, sync):
+        with _claimed(folder, config, overrides, into is not None), _recorded(folder, opened, signals, sync):
             plain, resumed = config.model_dump(mode="json"), into is not None
             try:
                 opened.append(Tracker.open(folder, config.logger, plain, config.command, resume=resumed))
@@ -144,11 +149,33 @@ def follow(config: Command) -> None:
         module(config.command).follow(config)
 
 
+@contextmanager
+def _claimed(folder: RunFolder, config: Command, overrides: Sequence[str], resumed: bool) -> Iterator[None]:
+    """Within the body the folder is this process's alone, and says that it is running.
+
+    Raises MessageError where another process works in it, or has ended it since this one looked.
+    """
+    with folder.claimed():
+        if resumed:
+            status = folder.status() or {}
+            if status.get("state") == "running":
+                raise MessageError(f"resume: {folder.path.name} is still running; stop it first")
+            if status.get("state") == "done" and status.get("config_hash") == config_hash(config):
+                raise MessageError(f"resume: {folder.path.name} is finished")
+            _refill(folder, config, overrides)
+        yield
+
+
+def _facts(config: Command) -> dict[str, object]:
+    """What status.json says of a run beside its state; processes: how many work together."""
+    own = {"command": config.command, "config_hash": config_hash(config), "processes": ranks.count()}
+    return {**own, **rundir.process_facts()}
+
+
 def _fill(folder: RunFolder, config: Command, overrides: Sequence[str]) -> None:
     from omegaconf import OmegaConf
 
-    facts = {"command": config.command, "config_hash": config_hash(config), **rundir.process_facts()}
-    folder.set_status("running", **facts)
+    folder.set_status("running", **_facts(config))
     folder.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(config.model_dump(mode="json"))))
     folder.write_text("overrides.txt", "".join(f"{line}\n" for line in overrides))
     folder.write_json("env.json", provenance.environment())
@@ -162,8 +189,7 @@ def _refill(folder: RunFolder, config: Command, overrides: Sequence[str]) -> Non
 
     text = OmegaConf.to_yaml(OmegaConf.create(config.model_dump(mode="json")))
     before = (folder.path / "config.yaml").read_text(encoding="utf-8")
-    facts = {"command": config.command, "config_hash": config_hash(config), **rundir.process_facts()}
-    folder.set_status("running", **facts)
+    folder.set_status("running", **_facts(config))
     if text != before:
         count = len(list(folder.path.glob("config-*.yaml"))) + 1
         folder.write_text(f"config-{count}.yaml", before)
@@ -188,7 +214,7 @@ def _work(config: Command, run: Run) -> tuple[dict[str, Any], list[Path]]:
         "timing": timing,
     }
     run.folder.write_json("result.json", record)
-    run.folder.write_text("rows.csv", _csv(result.rows))
+    run.folder.write_csv("rows.csv", result.rows)
     figures = report.draw(run.path)
     run.tracker.table("rows", result.rows)
     run.tracker.figures(figures)
@@ -206,8 +232,10 @@ def _recorded(
         folder.set_status("done")
         sync.append(opened[0].finish(0))
     except BaseException as error:
-        state, reason, code = _ending(error, signals)
-        unexpected = isinstance(error, Exception) and not isinstance(error, PlshError)
+        # What is said here and what status.json says are the same.
+        failure = _explained(error, folder)
+        state, reason, code = _ending(failure, signals)
+        unexpected = isinstance(failure, Exception) and not isinstance(failure, PlshError)
         if folder.path.is_dir():
             with suppress(OSError):
                 folder.set_status(state, reason)
@@ -219,15 +247,26 @@ def _recorded(
                 tracker.finish(code)
         if signals:
             raise Terminated from error
-        if isinstance(error, OSError) and error.errno in _DISK_TROUBLE:
-            raise MessageError(
-                f"out: the run folder {folder.path} cannot be written any more ({error.strerror})"
-            ) from error
+        if failure is not error:
+            raise failure from error
         if unexpected:
             raise RunFailed(
                 f"run {folder.path} failed: {reason}; the traceback is in {folder.path / 'error.txt'}"
             ) from error
         raise
+
+
+def _explained(error: BaseException, folder: RunFolder) -> BaseException:
+    """The error, or in place of one that comes from the run folder's disk, one that says so."""
+    if not isinstance(error, Exception) or isinstance(error, PlshError):
+        return error
+    if not disk.says_full(error) and not (isinstance(error, OSError) and error.errno in _DISK_TROUBLE):
+        return error
+    name = getattr(error, "filename", None)
+    if isinstance(name, str) and not Path(name).absolute().is_relative_to(folder.path.absolute()):
+        return error  # another file's trouble, such as a text that may not be read
+    why = disk.reason(error, folder.path)
+    return RunFailed(f"out: the run folder {folder.path} cannot be written any more ({why})")
 
 
 def _ending(error: BaseException, signals: Sequence[str]) -> tuple[str, str, int]:
@@ -261,15 +300,6 @@ def terminable() -> Iterator[list[str]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _csv(rows: Sequence[Mapping[str, object]]) -> str:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rundir.finite(list(rows)))
-    return text.getvalue()
 
 
 def show(outcome: Outcome) -> None:

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from plsh_cli.errors import PlshError
+
+_REFUSED = re.compile(r"can't allocate memory|not enough memory|[Cc]annot allocate memory")
 
 
 def available_bytes() -> int | None:
@@ -58,3 +65,29 @@ def _group_available() -> int | None:
     # Cached files count as used although the kernel drops them on demand.
     used -= int(statistics.get("inactive_file", 0))
     return max(0, int(limit) - used) if limit != "max" else None
+
+
+@contextmanager
+def exhaustion_explained(advice: str) -> Iterator[None]:
+    """Within the body, memory that runs out (of the processor or a GPU) is a PlshError that ends with `advice`."""
+    try:
+        yield
+    except Exception as error:
+        told = _exhausted(error)
+        if told is None:
+            raise
+        raise PlshError(f"out of memory ({told}): {advice}") from error
+
+
+def _exhausted(error: BaseException | None) -> str | None:
+    """What an error, or one that it comes from, says about memory that ran out; None where it is about something else.
+
+    torch's allocator of the CPU raises a plain RuntimeError; loading wraps whatever it meets.
+    """
+    while error is not None:
+        kind, text = type(error).__name__, " ".join(str(error).split())
+        if isinstance(error, MemoryError) or kind == "OutOfMemoryError" or _REFUSED.search(text):
+            found = re.search(r"[Tt]ried to allocate (\d[\d.,]* ?\w+)", text)
+            return f"{found[1]} more could not be had" if found else "no more could be had"
+        error = error.__cause__ or error.__context__
+    return None

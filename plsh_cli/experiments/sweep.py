@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plsh_cli import console, rundir
+from plsh_cli import console
 from plsh_cli.config import check, tables
-from plsh_cli.config.compose import config_hash, hydra_context, search_path
+from plsh_cli.config.compose import hydra_context, parse, search_path
 from plsh_cli.errors import MessageError, PlshError
-from plsh_cli.experiments import harness
+from plsh_cli.experiments import harness, resume
 from plsh_cli.rundir import RunFolder
 
 
@@ -28,17 +29,53 @@ class Job:
     reason: str | None
 
 
-def sweep(command: str, overrides: Sequence[str], extra: Path | None) -> list[Job]:
+@dataclass(frozen=True)
+class Swept:
+    """A sweep that has ended: its folder and its jobs, in the order of their combinations."""
+
+    folder: RunFolder
+    jobs: list[Job]
+
+
+def expand(overrides: Sequence[str]) -> list[list[str]]:
+    """The overrides of every job, spelled and ordered as Hydra's own sweeper does; those for Hydra itself left out."""
+    choices = []
+    for override in parse(list(overrides)):
+        key = override.get_key_element()
+        if override.key_or_group.startswith(("hydra.", "hydra/")):
+            continue
+        if override.is_sweep_override():
+            choices.append([f"{key}={text}" for text in override.sweep_string_iterator()])
+        else:
+            choices.append([f"{key}={override.get_value_element_as_str()}"])
+    return [list(words) for words in itertools.product(*choices)]
+
+
+def sweep(
+    command: str, overrides: Sequence[str], extra: Path | None, parts: Sequence[Sequence[str]] | None = None
+) -> Swept:
     """Run every combination; a job that fails stops no other, and one that is already done (config hash) is skipped.
 
-    `overrides` are checked already. Writes <out>/sweeps/<time>-<id>/ (Hydra's multirun.yaml, and sweep.json).
-    Raises MessageError where the combinations cannot be composed at all.
+    `overrides` are checked already. parts: the sweep as several, one after the other, whose combinations are run in
+    place of those of `overrides`. Writes <out>/sweeps/<time>-<id>/ (sweep.json, and Hydra's multirun.yaml, the last
+    part's). Raises MessageError where the combinations cannot be composed at all.
     """
+    sweep_id = f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-{secrets.token_hex(3)}"
+    returned = [job for part in parts or [overrides] for job in _multirun(command, part, extra, sweep_id)]
+    jobs = [job.return_value for job in returned]
+    folder = RunFolder(Path(returned[0].cfg.out) / "sweeps" / sweep_id)
+    folder.write_json(
+        "sweep.json", {"command": command, "overrides": list(overrides), "jobs": [vars(job) for job in jobs]}
+    )
+    return Swept(folder, jobs)
+
+
+def _multirun(command: str, overrides: Sequence[str], extra: Path | None, sweep_id: str) -> list[Any]:
+    """What Hydra returns of every job of one multirun."""
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    sweep_id = f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-{secrets.token_hex(3)}"
     ours = [
         f"hydra.sweep.dir=${{out}}/sweeps/{sweep_id}",
         "hydra.sweep.subdir=.",
@@ -60,13 +97,7 @@ def sweep(command: str, overrides: Sequence[str], extra: Path | None) -> list[Jo
         raise MessageError(f"sweep: {' '.join(str(error).split())[:300]}") from None
     except OSError as error:
         raise MessageError(f"out: the sweep's folder cannot be written ({error.strerror}: {error.filename})") from None
-    returned = [job for batch in batches for job in batch]
-    jobs = [job.return_value for job in returned]
-    folder = RunFolder(Path(returned[0].cfg.out) / "sweeps" / sweep_id)
-    folder.write_json(
-        "sweep.json", {"command": command, "overrides": list(overrides), "jobs": [vars(job) for job in jobs]}
-    )
-    return jobs
+    return [job for batch in batches for job in batch]
 
 
 def show(jobs: Sequence[Job]) -> None:
@@ -100,7 +131,7 @@ def _job(tree: Any, *, command: str, sweep_id: str) -> Job:
         if plain["logger"]["group"] is None:
             plain["logger"]["group"] = sweep_id
         config = check.validate(command, tables.inline(plain))
-        before = rundir.finished(config.out, command.replace("_", "-"), config_hash(config))
+        before = resume.finished(config)
         if before is not None:
             return Job(overrides, "skipped", str(before.path), "done before")
         outcome = harness.execute(config, overrides, say)

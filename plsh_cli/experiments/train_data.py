@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plsh_cli import assets, ranks
-from plsh_cli.config.schema.train import TrainCommand
+from plsh_cli.config.schema.train import TrainingCommand
 from plsh_cli.data import corpus
 from plsh_cli.data.corpus import Document
 from plsh_cli.errors import UserError
@@ -24,18 +24,23 @@ Say = Callable[[str], None]
 
 #: The corpus that is read from the hub as training goes on.
 STREAMED = "fineweb_edu"
+_READ_BYTES = 1 << 25
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What training reads. train, held_out: datasets of windows; texts: the held-out documents, for the evaluation."""
+    """What training reads.
+
+    train, held_out: datasets of windows. texts: the held-out documents, for the evaluation. facts: `Split.identity` and
+    the numbers of windows. hashes: of the held-out texts, by name.
+    """
 
     tokenizer: PreTrainedTokenizerBase
-    vocab_size: int
     train: Any
     held_out: Any
     texts: list[Document]
     facts: dict[str, Any]
+    hashes: dict[str, str]
 
     def collate(self, items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
         """A batch for the model: positions count from each document's start where documents are kept apart."""
@@ -52,19 +57,14 @@ class Prepared:
         return batch
 
 
-def prepare(cfg: TrainCommand, say: Say) -> Prepared:
-    """Tokenizer, windows and held-out documents of the configured corpus, from the cache where they are there.
+def prepare(cfg: TrainingCommand, tokenizer: PreTrainedTokenizerBase, say: Say) -> Prepared:
+    """Windows and held-out documents of the configured corpus, from the cache where they are there.
 
-    Raises UserError for a corpus that is empty, too short for a window or cannot be split, and for a vocabulary that
-    does not fit; MessageError for what cannot be fetched.
+    Raises UserError for a corpus that is empty, too short for a window or cannot be split; MessageError for what cannot
+    be fetched.
     """
-    from plsh_cli.data.tokenizer import check_vocabulary, largest_id, load_tokenizer
     from plsh_cli.data.windows import Windows
 
-    assert cfg.model.architecture is not None
-    tokenizer = load_tokenizer(cfg.model.architecture.tokenizer)
-    size = cfg.model.architecture.vocab_size or largest_id(tokenizer) + 1
-    check_vocabulary(tokenizer, size)
     mask, context = cfg.train.document_mask, cfg.train.context
     if cfg.data.name == STREAMED:
         train, split = _streamed(cfg, tokenizer, say)
@@ -83,10 +83,45 @@ def prepare(cfg: TrainCommand, say: Say) -> Prepared:
     facts = {**split.identity(), "held_out_windows": len(held_out)}
     if cfg.data.name != STREAMED:
         facts["train_windows"] = len(train)
-    return Prepared(tokenizer, size, train, _some(cfg, held_out), texts, facts)
+    return Prepared(tokenizer, train, _some(cfg, held_out), texts, facts, split.held_out.hashes())
 
 
-def _source(cfg: TrainCommand, say: Say) -> Any:
+def check_source(cfg: TrainingCommand) -> None:
+    """Raise UserError for text that cannot be trained on, as far as that shows without reading much; nothing is fetched.
+
+    Files of up to 32 MiB together are read; of larger ones only whether there are two that are not empty.
+    """
+    if cfg.data.name == STREAMED:
+        _check_stream(cfg)
+    if cfg.data.name != TEXT:
+        if cfg.data.path is not None:
+            allowed = f"belongs to data=text; {cfg.data.name} comes from elsewhere"
+            raise UserError("data.path", str(cfg.data.path), allowed, "data=text")
+        return
+    source = _source(cfg, _silent)
+    sizes = [path.stat().st_size for _, path in corpus.text_files(source)]
+    if sum(sizes) <= _READ_BYTES:
+        texts = {" ".join(one.text.split()) for one in corpus.documents(TEXT, source) if one.text}
+        count = len(texts)
+    else:
+        count = sum(size > 0 for size in sizes)
+    if count == 0:
+        raise UserError("data.path", str(source), f"the corpus is empty: none of {len(sizes)} files has any text")
+    if count == 1 and cfg.train.join_rows is None:
+        allowed = "holding out whole documents needs two files with different texts at least"
+        raise UserError("data.path", str(source), allowed, "data.path=...")
+
+
+def _silent(text: str) -> None:
+    """Nothing is said of a plan."""
+
+
+def _check_stream(cfg: TrainingCommand) -> None:
+    if cfg.train.steps is None:
+        raise UserError("train.epochs", cfg.train.epochs, "a streamed corpus has no end: give train.steps", "--steps")
+
+
+def _source(cfg: TrainingCommand, say: Say) -> Any:
     if cfg.data.name != TEXT:
         return assets.fetch(cfg.data.name, say)
     if cfg.data.path is None:
@@ -94,7 +129,7 @@ def _source(cfg: TrainCommand, say: Say) -> Any:
     return cfg.data.path
 
 
-def _split(cfg: TrainCommand, source: Any, tokenizer: PreTrainedTokenizerBase, say: Say) -> Split:
+def _split(cfg: TrainingCommand, source: Any, tokenizer: PreTrainedTokenizerBase, say: Say) -> Split:
     from plsh_cli.data.training_data import training_split
 
     return training_split(
@@ -105,15 +140,15 @@ def _split(cfg: TrainCommand, source: Any, tokenizer: PreTrainedTokenizerBase, s
         share=cfg.train.heldout,
         seed=cfg.seed,
         join_rows=cfg.train.join_rows,
+        drop_empty=cfg.drop_empty,
         say=say,
     )
 
 
-def _streamed(cfg: TrainCommand, tokenizer: PreTrainedTokenizerBase, say: Say) -> tuple[Any, Split]:
+def _streamed(cfg: TrainingCommand, tokenizer: PreTrainedTokenizerBase, say: Say) -> tuple[Any, Split]:
     from plsh_cli.data.training_data import streamed_fineweb_edu
 
-    if cfg.train.steps is None:
-        raise UserError("train.epochs", cfg.train.epochs, "a streamed corpus has no end: give train.steps", "--steps")
+    _check_stream(cfg)
     return streamed_fineweb_edu(
         tokenizer,
         cfg.train.context,
@@ -129,14 +164,14 @@ def _cache() -> Path:
     return assets.cache_folder() / "tokens"
 
 
-def _held_out_texts(cfg: TrainCommand, source: Any, split: Split) -> list[Document]:
+def _held_out_texts(cfg: TrainingCommand, source: Any, split: Split) -> list[Document]:
     """The held-out documents as text, in the corpus's order."""
     names = set(split.held_out.names())
     part = "validation" if cfg.data.name == "wikitext103" else "train"
     return [document for document in _documents(cfg, source, part) if document.name in names]
 
 
-def _documents(cfg: TrainCommand, source: Any, part: str) -> Iterator[Document]:
+def _documents(cfg: TrainingCommand, source: Any, part: str) -> Iterator[Document]:
     """The documents as they were tokenised."""
     from plsh_cli.data.rows import joined_rows
 
@@ -146,7 +181,7 @@ def _documents(cfg: TrainCommand, source: Any, part: str) -> Iterator[Document]:
         rows = corpus.wikitext_rows(Path(source), part)
     else:
         rows = (document.text for document in corpus.documents(cfg.data.name, source))
-    return joined_rows(rows, per_document=cfg.train.join_rows)
+    return joined_rows(rows, per_document=cfg.train.join_rows, drop_empty=cfg.drop_empty)
 
 
 def _decoded(split: Split, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, str]]:
@@ -156,7 +191,7 @@ def _decoded(split: Split, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple
         yield name, tokenizer.decode(store.document(int(index))[:-1].tolist())
 
 
-def _some(cfg: TrainCommand, windows: Any) -> Any:
+def _some(cfg: TrainingCommand, windows: Any) -> Any:
     """As many windows as are asked for, evenly spaced over the dataset."""
     from torch.utils.data import Subset
 
@@ -166,7 +201,7 @@ def _some(cfg: TrainCommand, windows: Any) -> Any:
     return Subset(windows, [index * count // wanted for index in range(wanted)])
 
 
-def _check_batch(cfg: TrainCommand, windows: int) -> None:
+def _check_batch(cfg: TrainingCommand, windows: int) -> None:
     needed = cfg.train.batch * ranks.count()
     if windows < needed:
         allowed = f"the training text has {windows} windows of {cfg.train.context} tokens, one batch needs {needed}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from plsh_cli import console, rundir
-from plsh_cli.config.schema.train import TrainCommand
+from plsh_cli.config.schema.train import TrainingCommand
 
 _POLL_SECONDS = 0.2
 _TERMINATE_SECONDS = 20.0
@@ -26,7 +26,7 @@ class Job:
     """A run to do: its configuration, the overrides that stand for it, and the file that its output goes to."""
 
     name: str
-    config: TrainCommand
+    config: TrainingCommand
     overrides: list[str]
     log: Path
 
@@ -119,12 +119,11 @@ def main() -> None:
 
 def _do(order: dict[str, Any]) -> dict[str, object]:
     from plsh_cli.config import check
-    from plsh_cli.config.compose import config_hash
     from plsh_cli.errors import PlshError
     from plsh_cli.experiments import harness, resume
 
-    config = check.validate("train", order["config"])
-    before = rundir.finished(config.out, "train", config_hash(config))
+    config = check.validate(order["config"]["command"], order["config"])
+    before = resume.finished(config)
     if before is not None:
         return {"state": "done", "run": str(before.path.resolve()), "reused": True}
     run: str | None = None
@@ -134,8 +133,11 @@ def _do(order: dict[str, Any]) -> dict[str, object]:
         run = text.removeprefix("run: ").removesuffix(" (resumed)") if text.startswith("run: ") else run
         console.say(text)
 
+    begun = resume.unfinished(config)
+    if begun is not None and (resume.processes(begun) or resume.other_text(begun, config)):
+        begun = None  # what several processes have begun goes on with several, and on its own text
     try:
-        outcome = harness.execute(config, order["overrides"], say, resume.unfinished(config))
+        outcome = harness.execute(config, order["overrides"], say, begun)
     except PlshError as error:
         console.say(f"failed: {error}")
         return {"state": "failed", "run": run, "reason": str(error)}

@@ -1,94 +1,117 @@
-"""What a training run needs before it starts: parameters, tokens, operations, memory, and about how long it takes."""
+"""What a training run needs before it starts: parameters, tokens, operations and memory."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plsh_cli import ranks
-from plsh_cli.config.schema.train import TrainCommand
+from plsh_cli.config.schema.biases import OriginalBias
+from plsh_cli.config.schema.train import TrainingCommand
 from plsh_cli.errors import UserError
-from plsh_cli.experiments import train_model
+from plsh_cli.experiments import train_data, train_model
+from plsh_cli.experiments.devices import chosen_device
 from plsh_cli.experiments.memory import available_bytes, gibibytes
-from plsh_cli.experiments.train_progress import Progress, clock
+from plsh_cli.experiments.train_subject import Subject, subject_of
 
 if TYPE_CHECKING:
-    from plsh_cli.console import Steps
-    from plsh_cli.experiments.harness import Run
-    from plsh_cli.experiments.train_model import Biased
+    from transformers import PreTrainedConfig
+
     from plsh_cli.training.recipe import Recipe
 
 #: Bytes of text of the corpora that the program knows, for plans made before anything is fetched: about.
 CORPUS_BYTES = {"sotu": 12e6, "wikitext103": 537e6, "fineweb_edu": 4.5e10}
-BYTE_VOCABULARY = 257
-_CALIBRATION_TOKENS = 1024
-_ASSUMED_VOCABULARY, _BYTES_PER_TOKEN = 50_000, 4.4
 
 
-def plan(cfg: TrainCommand) -> dict[str, object]:
-    """Sizes and memory of a run. Raises UserError for what cannot run, such as more memory than there is."""
-    from plsh_cli.training import cost, scratch
+@dataclass(frozen=True)
+class Counts:
+    """Parameters of a model: all but an adapter's, those that multiply every token, an adapter's (None: none)."""
 
-    train_model.check_lengths(cfg)
-    device = chosen_device(cfg.device)
-    _check_bf16(cfg)
-    config = train_model.configuration(cfg, None, vocabulary(cfg))
-    total, multiplying = scratch.parameters(config)
-    pairs = _pairs(cfg)
-    per_step = tokens_per_step(cfg)
-    flops = cost.step_flops(config, multiplying, per_step, cfg.train.context, pairs)
-    memory = _memory(cfg, config, total)
-    steps = steps_of(cfg)
-    parts = ", ".join(f"{name} {gibibytes(size)}" for name, size in memory.items())
+    total: int
+    multiplying: int
+    adapter: int | None
+
+
+def plan(cfg: TrainingCommand) -> dict[str, object]:
+    """Sizes and memory of a run. Raises UserError for what cannot run, MessageError as `Subject.sizes` does."""
+    subject, device = subject_of(cfg), chosen_device(cfg.device)
+    _check_dtype(cfg)
+    train_data.check_source(cfg)
+    config = subject.sizes()
+    steps, per_step = steps_of(cfg, subject), tokens_per_step(cfg)
     known = steps is not None
-    return {
-        "model": f"{cfg.model.name}: {total:,} parameters, {multiplying:,} of them multiply every token",
-        "bias": f"{cfg.bias.name}, RoPE {'kept' if train_model.rope(cfg) == 'keep' else 'dropped'}, "
-        f"{pairs / config.num_attention_heads / cfg.train.context:.0f} keys scored per token and head",
+    lengths = {
         "steps": f"{steps:,} of {per_step:,} tokens"
         if known
         else f"of {per_step:,} tokens, {cfg.train.epochs:g} epochs",
         "tokens": f"about {steps * per_step:,}" if known else "as many as the corpus has",
-        "operations": f"{flops:.3g} per step" + (f", {flops * steps:.3g} in all" if known else ""),
+    }
+    machine = {"device": f"{device}, {ranks.count()} process{'es' if ranks.count() > 1 else ''}"}
+    if config is None:
+        unknown = {"model": f"{cfg.model.path}: its size is known once it is fetched", "bias": cfg.bias.name}
+        return {**unknown, **lengths, **machine}
+    train_model.check_lengths(cfg, config)
+    counts, pairs = counts_of(subject, config), pairs_of(cfg, config, cfg.train.context)
+    flops = flops_of(cfg, config, counts, pairs)
+    memory = _memory(cfg, config, counts)
+    parts = ", ".join(f"{name} {gibibytes(size)}" for name, size in memory.items())
+    keys = pairs / config.get_text_config().num_attention_heads / cfg.train.context
+    return {
+        "model": f"{cfg.model.path or cfg.model.name}: {_parameters(counts)}",
+        "bias": f"{cfg.bias.name}, RoPE {'kept' if cfg.rope == 'keep' else 'dropped'}, "
+        f"{keys:.0f} keys scored per token and head",
+        **lengths,
+        "operations": f"{flops:.3g} per step"
+        + (f", {flops * steps:.3g} in all" if known else "")
+        + (" (as if windows had no document mask; so has MFU)" if cfg.train.document_mask else ""),
         "memory": f"about {gibibytes(sum(memory.values()))} ({parts})",
-        "device": f"{device}, {ranks.count()} process{'es' if ranks.count() > 1 else ''}",
+        **machine,
     }
 
 
-def check_fit(cfg: TrainCommand) -> None:
-    """Raise UserError where the run needs more memory than there is."""
-    from plsh_cli.training import scratch
-
-    config = train_model.configuration(cfg, None, vocabulary(cfg))
-    total, _ = scratch.parameters(config)
-    _check_memory(cfg, sum(_memory(cfg, config, total).values()), chosen_device(cfg.device))
-
-
-def calibrate(cfg: TrainCommand) -> dict[str, object]:
-    """About how long a run takes: one forward and backward pass of a model cut to one layer, and the matrix rate."""
-    from plsh_cli.training import cost, scratch, together
-
-    device = chosen_device(cfg.device)
-    together.share_cores(cfg.train.threads)
-    rate = matmul_rate(cfg, device)
-    config = train_model.configuration(cfg, None, vocabulary(cfg))
-    _, multiplying = scratch.parameters(config)
-    pairs = _pairs(cfg)
-    flops = cost.step_flops(config, multiplying, tokens_per_step(cfg), cfg.train.context, pairs) / ranks.count()
-    share = _measured_share(cfg, device, rate)
-    steps = steps_of(cfg)
-    seconds = flops / (rate * share)
-    line = f"about {seconds:.3g} s per step"
-    if steps is not None:
-        line += f", {clock(seconds * steps)} in all without held-out losses and the final evaluation"
-    measured = (
-        f"{rate / 1e9:,.0f} GFLOP/s in a matrix product here, {100 * share:.0f} % of it in one layer of this model"
-    )
-    return {"time": f"{line} ({measured})"}
+def check_fit(cfg: TrainingCommand, subject: Subject | None = None) -> None:
+    """Raise UserError where the run needs more memory than there is, as far as its size is known."""
+    subject = subject or subject_of(cfg)
+    config = subject.sizes()
+    if config is None:
+        return
+    needed = sum(_memory(cfg, config, counts_of(subject, config)).values())
+    _check_memory(cfg, needed, chosen_device(cfg.device))
 
 
-def recipe(cfg: TrainCommand) -> Recipe:
+def less_memory(cfg: TrainingCommand) -> str:
+    """What to change where memory has run out in a run, beside what is set already."""
+    return f"use {', '.join(_less_memory(cfg))}; in the evaluations also a smaller final.batch or final.lengths"
+
+
+def counts_of(subject: Subject, config: PreTrainedConfig) -> Counts:
+    """How many parameters the model has, from its configuration; MessageError where its adapters do not fit it."""
+    from plsh_cli.training import lora, scratch
+
+    total, multiplying = scratch.parameters(config)
+    recipe = subject.lora
+    return Counts(total, multiplying, None if recipe is None else lora.adapter_parameters(config, recipe))
+
+
+def pairs_of(cfg: TrainingCommand, config: PreTrainedConfig, length: int) -> int:
+    """The pairs of all heads of a layer in one window of so many tokens."""
+    from plsh_cli.training import cost
+
+    heads = config.get_text_config().num_attention_heads
+    original = isinstance(cfg.bias, OriginalBias)
+    bias = None if original else train_model.bias_for(cfg, heads, length, "step", 0)
+    return cost.attended_pairs(bias, heads, length)
+
+
+def flops_of(cfg: TrainingCommand, config: PreTrainedConfig, counts: Counts, pairs: int) -> float:
+    """The operations of an optimiser step of all processes."""
+    from plsh_cli.training import cost
+
+    context = cfg.train.context
+    return cost.step_flops(config, counts.multiplying, tokens_per_step(cfg), context, pairs, counts.adapter)
+
+
+def recipe(cfg: TrainingCommand) -> Recipe:
     """The settings as the training room takes them."""
     from plsh_cli.training.recipe import Recipe
 
@@ -98,106 +121,40 @@ def recipe(cfg: TrainCommand) -> Recipe:
     return Recipe(**{**own, "betas": tuple(cfg.train.betas)}, eval_batch=cfg.train.batch)
 
 
-def progress(
-    cfg: TrainCommand, run: Run, biased: Biased, device: str, display: Steps, span: tuple[int, int]
-) -> Progress:
-    """What completes and shows the records of steps; span: the steps behind a resumed run, and all of them."""
-    from plsh_cli.training import cost, scratch
-    from plsh_cli.training.statistics import draw_statistics
-
-    config = biased.model.config.get_text_config()
-    heads, context = config.num_attention_heads, cfg.train.context
-    _, multiplying = scratch.parameters(config)
-    fixed = _pairs(cfg)
-
-    def statistics() -> dict[str, float]:
-        return draw_statistics(biased.draws.last, heads, context) if biased.draws else {}
-
-    def flops() -> float:
-        return cost.step_flops(config, multiplying, tokens_per_step(cfg), context, fixed)
-
-    return Progress(
-        total=span[1],
-        first=span[0],
-        tokens=tokens_per_step(cfg),
-        flops=flops,
-        rate=matmul_rate(cfg, device) * ranks.count(),
-        statistics=statistics,
-        log=run.log,
-        display=display,
-    )
-
-
-def chosen_device(device: str) -> str:
-    """The torch device that `auto` stands for: the fastest there is. Raises UserError for one that is not there."""
-    import torch
-
-    if device == "auto":
-        if torch.cuda.is_available():
-            return "cuda"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
-    there = {"cpu": True, "mps": torch.backends.mps.is_available(), "cuda": torch.cuda.is_available()}
-    if not there[device.partition(":")[0]]:
-        raise UserError("device", device, "is not there; use auto or cpu", "--device")
-    return device
-
-
-def vocabulary(cfg: TrainCommand) -> int:
-    """The ids of the model, before its tokenizer is there; a guess where only the tokenizer knows."""
-    assert cfg.model.architecture is not None
-    given = cfg.model.architecture.vocab_size
-    if given is not None:
-        return given
-    return BYTE_VOCABULARY if cfg.model.architecture.tokenizer == "bytes" else _ASSUMED_VOCABULARY
-
-
-def tokens_per_step(cfg: TrainCommand) -> int:
+def tokens_per_step(cfg: TrainingCommand) -> int:
     """Tokens behind one optimiser step, of all processes."""
     return cfg.train.context * cfg.train.batch * cfg.train.accumulate * ranks.count()
 
 
-def steps_of(cfg: TrainCommand) -> int | None:
+def steps_of(cfg: TrainingCommand, subject: Subject) -> int | None:
     """The optimiser steps; for epochs of a corpus of known size about so many, None where it is unknown."""
     if cfg.train.steps is not None:
         return cfg.train.steps
     size = CORPUS_BYTES.get(cfg.data.name)
-    if size is None or cfg.train.epochs is None or cfg.model.architecture is None:
+    if size is None or cfg.train.epochs is None:
         return None
-    per_token = 1.0 if cfg.model.architecture.tokenizer == "bytes" else _BYTES_PER_TOKEN
     # WikiText comes with a held-out part of its own.
     trained = 1.0 if cfg.data.name == "wikitext103" else 1.0 - cfg.train.heldout
-    return max(1, round(cfg.train.epochs * size * trained / per_token / tokens_per_step(cfg)))
+    return max(1, round(cfg.train.epochs * size * trained / subject.bytes_per_token / tokens_per_step(cfg)))
 
 
-def matmul_rate(cfg: TrainCommand, device: str) -> float:
-    """Operations per second of a matrix product in the type that the model computes in."""
-    from plsh_cli.training import cost
-
-    return cost.matmul_rate(device, "bfloat16" if cfg.train.bf16 else cfg.model.dtype)
+def _parameters(counts: Counts) -> str:
+    line = f"{counts.total:,} parameters, {counts.multiplying:,} of them multiply every token"
+    return line if counts.adapter is None else f"{line}, frozen beside {counts.adapter:,} of an adapter"
 
 
-def _pairs(cfg: TrainCommand, length: int | None = None) -> int:
-    """The pairs of all heads of a layer in one window, by default of the training length."""
-    from plsh_cli.config.schema.biases import OriginalBias
-    from plsh_cli.training import cost
-
-    assert cfg.model.architecture is not None
-    heads, context = cfg.model.architecture.num_attention_heads, length or cfg.train.context
-    bias = None if isinstance(cfg.bias, OriginalBias) else train_model.bias_for(cfg, context, "step", 0)
-    return cost.attended_pairs(bias, heads, context)
-
-
-def _memory(cfg: TrainCommand, config: Any, total: int) -> dict[str, float]:
+def _memory(cfg: TrainingCommand, config: Any, counts: Counts) -> dict[str, float]:
     from plsh_cli.training import cost
 
     weight = {"float32": 4, "bfloat16": 2, "float16": 2}[cfg.model.dtype]
     made = cost.step_bytes(
         config,
-        total,
+        counts.total,
         cfg.train.batch * cfg.train.context,
         weight_bytes=weight,
         compute_bytes=2 if cfg.train.bf16 else weight,
         checkpointing=cfg.train.gradient_checkpointing,
+        adapter=counts.adapter,
     )
     if cfg.train.fsdp:
         for name in ("weights", "gradients", "optimiser"):
@@ -205,7 +162,7 @@ def _memory(cfg: TrainCommand, config: Any, total: int) -> dict[str, float]:
     return made
 
 
-def _check_memory(cfg: TrainCommand, needed: float, device: str) -> None:
+def _check_memory(cfg: TrainingCommand, needed: float, device: str) -> None:
     import torch
 
     available = available_bytes() if device == "cpu" else None
@@ -215,52 +172,26 @@ def _check_memory(cfg: TrainCommand, needed: float, device: str) -> None:
     here = needed * (ranks.count() if device == "cpu" else 1)
     if available is not None and here > available:
         allowed = (
-            f"needs about {gibibytes(here)}, {gibibytes(available)} are available; use a smaller train.batch (with "
-            f"more train.accumulate), train.context or model, or train.gradient_checkpointing=true"
+            f"needs about {gibibytes(here)}, {gibibytes(available)} are available; use {', '.join(_less_memory(cfg))}"
         )
-        raise UserError("train.batch", cfg.train.batch, allowed, "train.batch=...")
+        key = "batch" if cfg.train.batch > 1 else "context"
+        raise UserError(f"train.{key}", getattr(cfg.train, key), allowed, f"train.{key}=...")
 
 
-def _check_bf16(cfg: TrainCommand) -> None:
+def _less_memory(cfg: TrainingCommand) -> list[str]:
+    train, ways = cfg.train, ["a smaller train.context", "a smaller model"]
+    if train.batch > 1:
+        ways.insert(0, "a smaller train.batch (with more train.accumulate)")
+    if not train.gradient_checkpointing:
+        ways.append("train.gradient_checkpointing=true")
+    if getattr(cfg, "lora", False) is None:
+        ways.append("lora=default")
+    if cfg.model.dtype == "float32":
+        ways.append("model.dtype=bfloat16")
+    return [*ways[:-1], f"or {ways[-1]}"]
+
+
+def _check_dtype(cfg: TrainingCommand) -> None:
     if cfg.model.dtype == "float16":
         allowed = "must be float32 or bfloat16: AdamW's averages need bfloat16's range"
         raise UserError("model.dtype", cfg.model.dtype, allowed, "model.dtype=...")
-
-
-def _measured_share(cfg: TrainCommand, device: str, rate: float) -> float:
-    """The share of the matrix rate that one layer of the model reaches in a pass over a short window and back."""
-    import torch
-
-    from plsh_cli.training import cost, scratch
-
-    config = train_model.configuration(cfg, None, 512)
-    config.num_hidden_layers = 1
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[:1]
-    model = scratch.build(config, cfg.model.dtype, cfg.seed).to(device).train()
-    biased = train_model.under_bias(model, cfg)
-    length = min(cfg.train.context, _CALIBRATION_TOKENS)
-    tokens = torch.zeros(1, length, dtype=torch.int64, device=device)
-    _, multiplying = scratch.parameters(config)
-    flops = cost.step_flops(config, multiplying, length, length, _pairs(cfg, length))
-
-    def step() -> None:
-        with torch.autocast(device.partition(":")[0], torch.bfloat16, enabled=cfg.train.bf16):
-            biased.model(input_ids=tokens, labels=tokens).loss.backward()
-        if device.startswith("cuda"):
-            torch.cuda.synchronize()
-
-    return min(1.0, flops / _best_seconds(step) / rate)
-
-
-def _best_seconds(step: Callable[[], None], turns: int = 4, enough: float = 20.0) -> float:
-    """The shortest of a few runs after a warm-up, fewer where one takes long."""
-    step()
-    best, begin = float("inf"), time.perf_counter()
-    for _ in range(turns):
-        start = time.perf_counter()
-        step()
-        best = min(best, time.perf_counter() - start)
-        if time.perf_counter() - begin > enough:
-            break
-    return best

@@ -1,8 +1,9 @@
 """What a training run shows and records of every step: loss, speed, utilisation, time left, and the draws' sizes.
 
 A record of metrics.jsonl: step (from 1), loss (nats per token), grad_norm, learning_rate, epoch, eval_loss (where
-measured), step_seconds, tokens_per_second, mfu (useful operations per second over those of a matrix product on the
-same device and threads; null where unknown), and for plsh block_mean and block_max (tokens) and pairs_per_token.
+measured), step_seconds, tokens (of this step, all processes), tokens_per_second, mfu (useful operations per second over
+those of a matrix product on the same device and threads; null where unknown), and for plsh block_mean and block_max
+(tokens) and pairs_per_token.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from plsh_cli.console import Steps
 class Progress:
     """Completes the records of steps, logs them and shows them.
 
-    tokens: per step of all processes. flops: of the step that has just ended. rate: operations per second of a matrix
-    product, of all processes. statistics: of the draws of that step. log: takes (record, step).
+    tokens: of a whole step of all processes; the last step of an epoch may have fewer. flops: of a whole step. rate:
+    operations per second of a matrix product, of all processes. statistics: of the draws of the step that has just
+    ended. log: takes (record, step).
     """
 
     total: int
@@ -42,8 +44,8 @@ class Progress:
         seconds = values.get("step_seconds")
         if seconds:
             self.seconds.append(seconds)
-            values["tokens_per_second"] = self.tokens / seconds
-            values["mfu"] = self.flops() / seconds / self.rate
+            values["tokens_per_second"] = values["tokens"] / seconds
+            values["mfu"] = self.flops() * values["tokens"] / self.tokens / seconds / self.rate
         values |= self.statistics()
         self.log(values, record["step"])
         self.display.show(record["step"], self._note(record["step"], values))

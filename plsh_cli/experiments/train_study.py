@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from plsh_cli.experiments.harness import Run
 
 
+#: The sections that a variant can choose anew, and what it cannot set.
+_GROUPS = ("bias", "model", "data")
+_OWN = ("seed", "name", "study", "experiment", "resume", "resume_force")
+
+
 @dataclass(frozen=True)
 class Member:
     """One job of a study."""
@@ -35,13 +40,15 @@ class Member:
 
 
 def members(cfg: TrainCommand) -> list[Member]:
-    """The jobs, all variants of a seed before those of the next; UserError for a variant that does not compose."""
+    """The jobs, all variants of a seed before those of the next.
+
+    Raises UserError for a variant that does not compose, and for settings that variants replace.
+    """
     assert cfg.study is not None
-    found = []
-    for seed in range(cfg.seed, cfg.seed + cfg.study.seeds):
-        for variant, overrides in cfg.study.chosen.items():
-            found.append(Member(variant, seed, _config(cfg, variant, overrides, seed)))
-    return found
+    _check_heeded(cfg)
+    plain = {variant: _plain(cfg, variant, overrides) for variant, overrides in cfg.study.chosen.items()}
+    seeds = range(cfg.seed, cfg.seed + cfg.study.seeds)
+    return [Member(variant, seed, _config(plain[variant], seed)) for seed in seeds for variant in plain]
 
 
 def plan(cfg: TrainCommand) -> dict[str, object]:
@@ -106,20 +113,89 @@ def _result(cfg: TrainCommand, jobs: Sequence[Member], paths: dict[str, str], se
     return Result(rows, summary, {"study_seconds": seconds})
 
 
-def _config(cfg: TrainCommand, variant: str, overrides: Sequence[str], seed: int) -> TrainCommand:
-    """The study's configuration with a variant's overrides in place of its bias."""
-    settable = compose.load("train", [*overrides])
+def _config(plain: dict[str, Any], seed: int) -> TrainCommand:
+    made = check.validate("train", {**plain, "seed": seed})
+    assert isinstance(made, TrainCommand)
+    return made
+
+
+def _plain(cfg: TrainCommand, variant: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """The study's configuration with a variant's overrides on top; what they say wins, whatever the defaults are."""
+    keys = _keys(variant, overrides)
+    common = [] if "bias" in keys else [f"bias={cfg.bias.name}"]
+    base, settable = compose.load("train", common), compose.load("train", [*common, *overrides])
     plain = cfg.model_dump()
-    base = compose.load("train", [])
+    if cfg.train.sigma is not None and plain["bias"].get("sigma") == [cfg.train.sigma]:
+        plain["bias"]["sigma"] = None  # it came from train.sigma, which the variant may set
     for key, value in settable.items():
         if value != base[key]:
             plain[key] = _merged(plain[key], base[key], value)
-    plain["bias"] = settable["bias"]
-    plain |= {"study": None, "seed": seed, "name": check_name(variant), "resume": None, "resume_force": False}
+    for key in keys:
+        _set(plain, settable, key.split("."))
+    plain |= {"study": None, "name": check_name(variant), "resume": None, "resume_force": False}
     plain["logger"] = {**plain["logger"], "group": plain["logger"]["group"] or cfg.name}
-    made = check.validate("train", plain)
-    assert isinstance(made, TrainCommand)
-    return made
+    return plain
+
+
+def check_overrides(cfg: TrainCommand, overrides: Sequence[str]) -> None:
+    """Raise UserError for an override that no variant would heed."""
+    assert cfg.study is not None
+    replaced = _replaced(cfg)
+    for one in compose.parse(list(overrides)):
+        group = one.key_or_group.split(".")[0]
+        if group in replaced:
+            raise _unheeded(one.key_or_group, str(one.get_value_element_as_str()), group, replaced[group])
+
+
+def _check_heeded(cfg: TrainCommand) -> None:
+    """Raise UserError for a setting of a section that a variant replaces, wherever it was set."""
+    usual = check.validate("train", compose.load("train", [])).model_dump(mode="json")
+    for group, variant in _replaced(cfg).items():
+        section = getattr(cfg, group)
+        values = section.model_dump(mode="json")
+        if section.name != usual[group]["name"]:
+            raise _unheeded(group, section.name, group, variant)
+        if group == "bias" and cfg.train.sigma is not None and values.get("sigma") == [cfg.train.sigma]:
+            values["sigma"] = None  # it came from train.sigma, which holds for all variants
+        before = resume.flat(usual[group])
+        for key, value in resume.flat(values).items():
+            if value != before.get(key):
+                raise _unheeded(f"{group}.{key}", value, group, variant)
+
+
+def _replaced(cfg: TrainCommand) -> dict[str, str]:
+    """The sections that a variant chooses anew, each with the first such variant."""
+    assert cfg.study is not None
+    found: dict[str, str] = {}
+    for variant, overrides in cfg.study.chosen.items():
+        for group in _GROUPS:
+            if group in _keys(variant, overrides):
+                found.setdefault(group, variant)
+    return found
+
+
+def _unheeded(key: str, value: object, group: str, variant: str) -> UserError:
+    allowed = f"would not hold in the study's variant {variant}, which sets its own {group}; give it in study.variants"
+    if key == "bias.sigma":
+        allowed += ", or train.sigma for all of them"
+    return UserError(key, value, allowed, "study.variants={NAME: [" + f"{group}=..., ...]" + "}")
+
+
+def _keys(variant: str, overrides: Sequence[str]) -> list[str]:
+    """What a variant sets; UserError for what the study sets itself."""
+    keys = [one.key_or_group for one in compose.parse(list(overrides))]
+    own = [key for key in keys if key.split(".")[0] in _OWN]
+    if own:
+        raise UserError("study.variants", variant, f"sets {own[0]}, which a study sets itself for all variants")
+    return keys
+
+
+def _set(plain: dict[str, Any], source: dict[str, Any], path: list[str]) -> None:
+    """Take over one value of a nested configuration."""
+    for part in path[:-1]:
+        plain, source = plain[part], source[part]
+    if path[-1] in source:
+        plain[path[-1]] = source[path[-1]]
 
 
 def check_name(variant: str) -> str:
@@ -141,18 +217,13 @@ def _overrides(cfg: TrainCommand, job: Member) -> list[str]:
     """The overrides that compose the job's configuration on their own: the variant's, and what else differs."""
     assert cfg.study is not None
     variant = list(cfg.study.variants[job.variant])
-    groups = [f"{group}={getattr(job.config, group).name}" for group in ("model", "data")]
+    groups = [f"{group}={getattr(job.config, group).name}" for group in _GROUPS]
     fixed = [
         *variant,
         *(text for text in groups if text.partition("=")[0] not in {v.partition("=")[0] for v in variant}),
     ]
-    start = resume.flat(compose.compose("train", fixed).model_dump(mode="json"))
-    skipped = {"command", "study", *resume.KEYS}
-    wanted = resume.flat(job.config.model_dump(mode="json"))
-    return fixed + [
-        f"{key}={compose.value(item)}" for key, item in wanted.items() if key not in skipped and start.get(key) != item
-    ]
+    return resume.overrides_of(job.config, fixed)
 
 
 def _finished(job: Member) -> bool:
-    return rundir.finished(job.config.out, "train", compose.config_hash(job.config)) is not None
+    return resume.finished(job.config) is not None

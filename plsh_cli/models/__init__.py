@@ -12,6 +12,7 @@ _FROM = {
     "capture_qkv": "plsh_cli.models.capture",
     "check_causal": "plsh_cli.models.swap",
     "handle_of": "plsh_cli.models.swap",
+    "load": "plsh_cli.models.restore",
     "use_bias": "plsh_cli.models.swap",
 }
 

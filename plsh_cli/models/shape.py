@@ -83,10 +83,11 @@ def _parameters(folder: Path) -> int | None:
 
 def _numbers_in(file: Path) -> int:
     """How many numbers a safetensors file holds: its header is a length of 8 bytes and then JSON."""
-    return sum(prod(item["shape"]) for name, item in _header(file).items() if name != "__metadata__")
+    return sum(prod(item["shape"]) for name, item in header_of(file).items() if name != "__metadata__")
 
 
-def _header(file: Path) -> dict[str, Any]:
+def header_of(file: Path) -> dict[str, Any]:
+    """The header of a safetensors file: of every tensor its type, shape and place. Raises OSError or ValueError."""
     with open(file, "rb") as handle:
         length = int.from_bytes(handle.read(8), "little")
         # What is no safetensors file may begin with any number: no more is read than there is.
@@ -105,7 +106,7 @@ def weights_fault(file: Path) -> str | None:
             if handle.read(len(_LFS_POINTER)) == _LFS_POINTER:
                 return "a git-lfs pointer, fetch the file with git lfs pull"
         if file.suffix == ".safetensors":
-            _header(file)
+            header_of(file)
     except (ValueError, RecursionError):
         return "no safetensors file, its header cannot be read"
     except OSError as error:

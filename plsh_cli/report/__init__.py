@@ -19,14 +19,21 @@ if TYPE_CHECKING:
 def draw(run_path: Path) -> list[Path]:
     """Draw the figures of a finished run into its figures/ folder, each as PNG and SVG; the files, in order.
 
-    Reads result.json and the run's arrays. A command without figures gives an empty list. A figure that cannot be
-    drawn does not lose the run: its traceback is in figures/failed.txt. Only trouble with the files themselves, such
-    as a full disk, is raised (OSError).
+    Reads result.json and the run's arrays; otherwise as `draw_result`.
+    """
+    result = json.loads((run_path / "result.json").read_text(encoding="utf-8"))
+    return draw_result(run_path, result, run_path / "figures")
+
+
+def draw_result(run_path: Path, result: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Draw the figures of a result into `folder`, each as PNG and SVG; the files, in order.
+
+    A command without figures gives an empty list. A figure that cannot be drawn does not lose the run: its traceback
+    is in failed.txt beside the others. Only trouble with the files themselves, such as a full disk, is raised
+    (OSError).
     """
     from plsh_cli.report import style
 
-    result = json.loads((run_path / "result.json").read_text(encoding="utf-8"))
-    folder = run_path / "figures"
     files: list[Path] = []
     failures: list[str] = []
     with style.look():

@@ -124,6 +124,6 @@ def _shown(rows: Sequence[Row]) -> dict[tuple[Any, ...], tuple[str, Any, str]]:
 
 
 def _title(made: Figure, summary: Mapping[str, Any]) -> None:
-    counts = set(summary["scored_tokens"].values())
-    same = f"the same {counts.pop():,} tokens" if len(counts) == 1 else f"{summary['windows']} windows"
+    matched = summary["windows"] == "matched"
+    same = f"the same {next(iter(summary['scored_tokens'].values())):,} tokens" if matched else "the paper's windows"
     made.suptitle(style.plain(f"{summary['text_details']['corpus']}, {same}"), fontsize=10.5)

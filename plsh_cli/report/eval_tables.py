@@ -27,20 +27,27 @@ def tables(result: Mapping[str, Any]) -> list[Sheet]:
 def labels(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
     """How each bias of the rows is called, in their order; draws and sampler only where they tell it from others."""
     keys = list(dict.fromkeys(key_of(row) for row in rows))
-    kinds = {key[3:] for key in keys if key[2] is not None}
+    kinds = {key[3:5] for key in keys if key[2] is not None}
     named = {}
     for key in keys:
-        bias, own, size, sampler, pitch = key
+        bias, own, size, sampler, pitch, *unusual = key
         text = BIAS_NAMES[bias]
         if size is not None:
             text += f", s={size}" + (f", {sampler}, {pitch} widths" if len(kinds) > 1 else "")
+        text += "".join(f", {one}" for one in unusual)
         named[key] = text + (" (as trained)" if own and bias != "original" else "")
     return named
 
 
 def key_of(row: Row) -> tuple[Any, ...]:
     """What tells one bias of a result from another."""
-    return row["bias"], row["own"], row["num_samples"], row["sampler"], row["pitch"]
+    return row["bias"], row["own"], row["num_samples"], row["sampler"], row["pitch"], *unusual_draws(row)
+
+
+def unusual_draws(one: Row) -> list[str]:
+    """Kernel and merge of draws, where they are not alibi and lse; runs of earlier versions do not say them."""
+    usual = {"kernel": "alibi", "merge": "lse"}
+    return [f"{key}={one[key]}" for key, value in usual.items() if one.get(key) not in (None, value)]
 
 
 def _perplexity(rows: Sequence[Row], summary: Mapping[str, Any]) -> Sheet:
@@ -56,14 +63,15 @@ def _perplexity(rows: Sequence[Row], summary: Mapping[str, Any]) -> Sheet:
         ]
         for key, text in named.items()
     ]
-    caption = f"{summary['model']} on {summary['text']}, {_scored(summary)}\n{_intervals(rows, summary)}"
+    caption = f"{summary['model']} on {summary['text']}, {scored_text(summary)}\n{_intervals(rows, summary)}"
     title = f"perplexity of a token given a window of n tokens, {summary['windows']} windows"
     return Sheet(title, ["bias", *(f"n = {n:,}" for n in lengths)], lines, caption)
 
 
-def _scored(summary: Mapping[str, Any]) -> str:
+def scored_text(summary: Mapping[str, Any]) -> str:
+    """How many tokens were scored, and whether they are the same at every length."""
     counts = summary["scored_tokens"]
-    if len(set(counts.values())) == 1:
+    if summary["windows"] == "matched":
         return f"the same {next(iter(counts.values())):,} tokens at every n"
     return "scored tokens: " + ", ".join(f"{count:,} at n={int(n):,}" for n, count in counts.items())
 
@@ -120,7 +128,7 @@ def _measures(rows: Sequence[Row]) -> Sheet:
         f"{backend}: {', '.join(dict.fromkeys(names))}" if len(backends) > 1 else backend
         for backend, names in backends.items()
     )
-    return Sheet("the same tokens, other measures", headers, lines, caption, keys=2, section_ends=ends)
+    return Sheet("other measures", headers, lines, caption, keys=2, section_ends=ends)
 
 
 def _backends(rows: Sequence[Row]) -> list[str]:

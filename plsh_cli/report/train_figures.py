@@ -24,10 +24,11 @@ def figures(run_path: Path, result: Mapping[str, Any]) -> dict[str, Callable[[],
     rows, summary = result["rows"], result["summary"]
     if summary.get("kind") == "study":
         return {"length": partial(_study, rows, summary)}
-    return {"loss": partial(_loss, _steps(run_path), summary), "perplexity": partial(_lengths, rows, summary)}
+    return {"loss": partial(loss, steps(run_path), summary), "perplexity": partial(_lengths, rows, summary)}
 
 
-def _steps(run_path: Path) -> list[dict[str, Any]]:
+def steps(run_path: Path) -> list[dict[str, Any]]:
+    """The records of a run's steps, from its metrics.jsonl."""
     records = []
     for line in (run_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
@@ -36,19 +37,19 @@ def _steps(run_path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def _loss(records: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Figure:
+def loss(records: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Figure:
     """Training loss of every step with its running mean, and the held-out losses."""
     made, (panel,) = style.figure(3.4)
-    steps = np.array([record["step"] for record in records])
+    places = np.array([record["step"] for record in records])
     losses = np.array([np.nan if record["loss"] is None else record["loss"] for record in records])
     colour = style.BIAS_COLOURS.get(summary["bias"], style.INK)
-    panel.plot(steps, losses, color=colour, alpha=0.3, linewidth=0.8, label="every step")
+    panel.plot(places, losses, color=colour, alpha=0.3, linewidth=0.8, label="every step")
     if len(losses) > 2 * _SMOOTH:
         smooth = np.convolve(losses, np.ones(_SMOOTH) / _SMOOTH, "valid")
-        panel.plot(steps[_SMOOTH // 2 : -(_SMOOTH // 2)], smooth, color=colour, label=f"mean of {_SMOOTH}")
+        panel.plot(places[_SMOOTH // 2 : -(_SMOOTH // 2)], smooth, color=colour, label=f"mean of {_SMOOTH}")
     held_out = [(record["step"], record["eval_loss"]) for record in records if record.get("eval_loss") is not None]
     if held_out:
-        panel.plot(*zip(*held_out, strict=True), color="#D55E00", marker="o", linestyle="--", label="held-out")
+        panel.plot(*zip(*held_out, strict=True), color=colour, marker="o", linestyle="--", label="held-out")
     panel.set_xlabel("optimiser step")
     panel.set_ylabel("loss (nats per token)")
     made.suptitle(style.plain(f"{summary['model']} under {summary['bias']}: training loss"), fontsize=10.5)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from plsh_cli.report.eval_tables import unusual_draws
 from plsh_cli.report.text import Row, Sheet, mean_ci, number, seeds_text
 
 
@@ -31,7 +32,7 @@ def _run(rows: list[Row], summary: Mapping[str, Any]) -> Sheet:
     ]
     ends = {index for index, (row, after) in enumerate(itertools.pairwise(rows)) if row["own"] != after["own"]}
     title = (
-        f"{summary['model']} ({summary['parameters']:,} parameters) trained under {_trained(summary)} at "
+        f"{summary['model']} ({summary['parameters']:,} parameters) trained under {trained(summary)} at "
         f"{summary['context']:,} tokens: {summary['steps']:,} steps, {summary['tokens']:,} tokens"
     )
     caption = (
@@ -75,7 +76,8 @@ def _claims(summary: Mapping[str, Any]) -> Sheet:
         for claim in summary["claims"]
     ]
     caption = (
-        "difference: the claimed side is below 0; held or not held only where the whole 95 % t interval is on one side"
+        "difference: the claimed side is below 0, a margin that the claim names is taken off; held or not held only "
+        "where the whole 95 % t interval is on one side"
     )
     return Sheet(
         "what this says", ["of", "claim", "difference (bits/byte)", "verdict"], lines, caption, keys=2, text_columns=2
@@ -83,10 +85,12 @@ def _claims(summary: Mapping[str, Any]) -> Sheet:
 
 
 def _name(row: Row) -> str:
-    drawn = f" s={row['num_samples']} {row['sampler']}" if row["num_samples"] else ""
+    drawn = " ".join(["", f"s={row['num_samples']}", row["sampler"], *unusual_draws(row)]) if row["num_samples"] else ""
     return f"{row['bias']}{drawn}" if row["own"] else f"exact {row['bias']}{drawn}"
 
 
-def _trained(summary: Mapping[str, Any]) -> str:
-    drawn = f" s={summary['num_samples']} ({summary['sampler']})" if summary["num_samples"] else ""
+def trained(summary: Mapping[str, Any]) -> str:
+    """The bias that a run trained under, with its draws."""
+    how = ", ".join([str(summary["sampler"]), *unusual_draws(summary)])
+    drawn = f" s={summary['num_samples']} ({how})" if summary["num_samples"] else ""
     return f"{summary['bias']}{drawn}"

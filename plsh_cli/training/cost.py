@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from plsh_cli.attention.bias import Bias, Mixed, head_structures
+from plsh_cli.attention.bias import Bias, Mixed, Plsh, head_structures
 from plsh_cli.attention.cheaper import dense_pairs, pairs
+from plsh_cli.models.shape import shape_of_config
 from plsh_cli.positional.partitions import PartitionSet
 
 if TYPE_CHECKING:
@@ -19,49 +20,73 @@ if TYPE_CHECKING:
 
 
 def attended_pairs(bias: Bias | None, heads: int, n: int) -> int:
-    """The (query, key) pairs with a weight in all heads of one causal sequence; for plsh the union of the draws."""
+    """The (query, key) pairs with a weight in all heads of one causal sequence.
+
+    For plsh the union of the draws, which is what is scored; with merge="mean" each draw is scored for itself.
+    """
     if bias is None:
         return heads * dense_pairs(n, True)
     if isinstance(bias, Mixed):
         return sum(attended_pairs(one, len(of_group), n) for of_group, one in bias.groups)
-    total = 0
+    total, scorer = 0, "blocks" if isinstance(bias, Plsh) and bias.merge == "mean" else "fused"
     for structure in head_structures(bias, heads, n):
         if isinstance(structure, PartitionSet):
-            total += pairs(structure, 0, True, "fused")
+            total += pairs(structure, 0, True, scorer)
         else:
             reach = int(min(structure.width, n - 1))
             total += n + n * reach - reach * (reach + 1) // 2
     return total
 
 
-def step_flops(config: PreTrainedConfig, multiplying: int, tokens: int, context: int, pairs_per_window: int) -> float:
+def step_flops(
+    config: PreTrainedConfig,
+    multiplying: int,
+    tokens: int,
+    context: int,
+    pairs_per_window: int,
+    adapter: int | None = None,
+) -> float:
     """The useful operations of a forward and backward pass over `tokens` tokens in windows of `context`.
 
-    multiplying: the parameters that multiply every token. pairs_per_window: of all heads of one layer.
+    multiplying: the parameters that multiply every token, without an adapter's. pairs_per_window: of all heads of one
+    layer. adapter: the parameters of one, beside which the others are frozen and have no gradient of their own (4
+    operations in place of 6); None: all are trained.
     """
-    text = config.get_text_config()
-    attention = 12.0 * text.head_dim * pairs_per_window * text.num_hidden_layers * (tokens / context)
-    return 6.0 * multiplying * tokens + attention
+    sizes = shape_of_config(config.to_dict())
+    attention = 12.0 * sizes.head_dim * pairs_per_window * sizes.layers * (tokens / context)
+    weights = 6.0 * multiplying if adapter is None else 4.0 * multiplying + 6.0 * adapter
+    return weights * tokens + attention
 
 
 def step_bytes(
-    config: PreTrainedConfig, total: int, tokens: int, *, weight_bytes: int, compute_bytes: int, checkpointing: bool
+    config: PreTrainedConfig,
+    total: int,
+    tokens: int,
+    *,
+    weight_bytes: int,
+    compute_bytes: int,
+    checkpointing: bool,
+    adapter: int | None = None,
 ) -> dict[str, float]:
     """About how many bytes training holds, by purpose, for one process that passes `tokens` tokens forward at a time.
 
-    weights, gradients and AdamW's two averages in the weights' type; activations: per layer and token about 10 hidden
-    vectors, 5 of the MLP's and those of q, k, v and the output, with checkpointing one hidden vector per layer and one
-    layer's all; logits: three float32 copies.
+    weights, gradients and AdamW's two averages in the weights' type; of a model whose `total` weights are frozen beside
+    an adapter of so many, gradients and averages of the adapter alone, all three in float32. activations: per layer and
+    token about 10 hidden vectors, 5 of the MLP's and those of q, k, v and the output, with checkpointing one hidden
+    vector per layer and one layer's all (what an adapter keeps beside them, and frozen weights need not, is left out);
+    logits: three float32 copies.
     """
-    text = config.get_text_config()
-    heads = 2 * (text.num_attention_heads + text.num_key_value_heads) * text.head_dim
-    layer = 10 * text.hidden_size + 5 * text.intermediate_size + heads
-    layers = text.num_hidden_layers
+    text, sizes = config.get_text_config(), shape_of_config(config.to_dict())
+    heads = 2 * (sizes.heads + sizes.kv_heads) * sizes.head_dim
+    inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    layer = 10 * text.hidden_size + 5 * inner + heads
+    layers = sizes.layers
+    trained = weight_bytes * total if adapter is None else 4 * adapter
     per_token = layers * text.hidden_size + layer if checkpointing else layers * layer
     return {
-        "weights": float(weight_bytes * total),
-        "gradients": float(weight_bytes * total),
-        "optimiser": float(2 * weight_bytes * total),
+        "weights": float(weight_bytes * total + (0 if adapter is None else trained)),
+        "gradients": float(trained),
+        "optimiser": float(2 * trained),
         "activations": float(compute_bytes * per_token * tokens),
         "logits": 3.0 * 4 * text.vocab_size * tokens,
     }

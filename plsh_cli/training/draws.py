@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from transformers import TrainerCallback
-
 from plsh_cli.attention.bias import Bias
+from plsh_cli.training.hf_trainer import TrainerCallback
 
 #: The bias with the draws of a key; the same key always gives the same draws.
 MakeBias = Callable[..., Bias]
+#: The key of draws that are made once for a whole run.
+ONCE = "once"
 
 
 class Handle(Protocol):
@@ -24,8 +25,9 @@ class Draws:
 
     Training draws are keyed ("step", step[, layer]): every process and micro-batch of a step sees the same, and so does
     the backward pass where it computes activations again. Held-out losses use one set of their own, so that they differ
-    between steps by the weights alone. `last` is the bias of the latest training step. spec: how a model that
-    is saved under any of these describes them.
+    between steps by the weights alone. once: one set, keyed ("once"[, layer]), is all there is: the model learns under
+    it and is measured under it. `last` is the bias of the latest training step. spec: how a model that is saved under
+    any of these describes them.
     """
 
     def __init__(
@@ -40,16 +42,17 @@ class Draws:
 
     def training(self, step: int) -> None:
         """Set the draws of a step, counted from 0."""
-        if self._once:
-            self._training = self._training or self._for("once")
-        else:
+        if not self._once:
             self._training = self._for("step", step)
+        elif self._training is None:
+            self._training = self._for(ONCE)
         self.last = self._training
         self._handle.set(self._training, spec=self._spec)
 
     def held_out(self) -> None:
         """Set the draws of held-out losses."""
-        self._held_out = self._held_out or self._for("held-out")
+        if self._held_out is None:
+            self._held_out = self._for(ONCE if self._once else "held-out")
         self._handle.set(self._held_out, spec=self._spec)
 
     def _for(self, *key: str | int) -> Any:

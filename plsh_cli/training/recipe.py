@@ -36,7 +36,7 @@ class Recipe:
 
 def arguments(recipe: Recipe, folder: Path, seed: int, *, cpu: bool) -> Any:
     """TrainingArguments for a recipe, with checkpoints in `folder`; nothing is reported but to callbacks."""
-    from transformers import TrainingArguments
+    from plsh_cli.training.hf_trainer import TrainingArguments
 
     steps = recipe.steps if recipe.steps is not None else -1
     evaluation, saving = _interval("eval", recipe.eval_every), _interval("save", recipe.save_every)

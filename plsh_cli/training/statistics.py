@@ -13,7 +13,7 @@ def draw_statistics(bias: Bias | list[Bias] | None, heads: int, n: int) -> dict[
     """Sizes of the draws' blocks on n positions; empty for a bias without draws.
 
     block_mean and block_max in tokens, over heads and draws (and layers, where each has its own); pairs_per_token: the
-    keys that a query scores per head, the union of the draws, causal.
+    keys that a query scores per head, as `attended_pairs` counts them.
     """
     layers = bias if isinstance(bias, list) else [bias]
     sets = [one.parts.prefix(n) for layer in layers for one in _plain(layer) if isinstance(one, Plsh)]

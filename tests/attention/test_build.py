@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -28,11 +29,46 @@ def test_two_processes_build_at_once_and_the_third_finds_the_result(cache):
     printed = {process.communicate()[0] for process in both}
     assert [process.returncode for process in both] == [0, 0]
     assert len(printed) == 1
-    (library,) = cache.iterdir()
+    (library,) = cache.glob("[!.]*")
     assert str(library).encode() == printed.pop().strip()
     before = library.stat().st_mtime_ns
     subprocess.run([sys.executable, "-c", script], env=environment, check=True)
     assert library.stat().st_mtime_ns == before
+
+
+def test_processes_at_once_compile_once(cache, tmp_path):
+    """The compiler is a script that counts its links; the others wait for the first one and take its library."""
+    calls = tmp_path / "calls"
+    wrapper = tmp_path / "counting"
+    real = " ".join(build.find_compiler())
+    wrapper.write_text(f'#!/bin/sh\ncase "$*" in *-shared*) echo link >> {calls};; esac\nexec {real} "$@"\n')
+    wrapper.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PLSH_KERNEL_FLAGS": "-O0",
+        "CXX": str(wrapper),
+        "PLSH_CACHE": str(tmp_path / "kernels"),
+    }
+    script = SCRIPT.format(path=[str(Path(build.__file__).parent)])
+    many = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment) for _ in range(4)]
+    printed = {process.communicate()[0] for process in many}
+    assert [process.returncode for process in many] == [0] * 4
+    assert len(printed) == 1
+    assert calls.read_text().split() == ["link"]
+
+
+def test_what_killed_builds_left_is_removed_after_an_hour(cache, monkeypatch):
+    old, new = cache / "build-old", cache / "build-new"
+    for folder in (old, new):
+        folder.mkdir()
+        (folder / "forward.o").write_bytes(b"half")
+    hours_ago = time.time() - 2 * 3600
+    os.utime(old, (hours_ago, hours_ago))
+    monkeypatch.setattr(build, "_compile", lambda compiler, flags, work, log: (work / "fused.so").write_bytes(b"whole"))
+    assert build.build().read_bytes() == b"whole"
+    assert not old.exists()
+    assert new.exists()
+    assert [path.name for path in cache.glob("build-*")] == ["build-new"]
 
 
 def test_failing_compiler_names_the_log(cache, monkeypatch):

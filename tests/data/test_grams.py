@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from data.text_cases import random_text
 
-from plsh_cli.data.grams import KEEP_ONE_IN, distinct, found_share, sampled_grams, shared_shares
+from plsh_cli.data.grams import KEEP_ONE_IN, Folding, distinct, found_share, sampled_grams, shared_shares
 
 
 def test_a_piece_is_kept_or_not_wherever_it_occurs():
@@ -35,6 +35,15 @@ def test_one_changed_byte_changes_the_pieces_that_hold_it_and_no_other():
 @pytest.mark.parametrize(("size", "most"), [(0, 0), (1, 0), (63, 0), (64, 1), (65, 2)])
 def test_texts_about_as_long_as_a_piece(size, most):
     assert all(len(sampled_grams(random_text(seed, size).encode())) <= most for seed in range(50))
+
+
+@pytest.mark.parametrize("text", ["", " \n", "a", " a\r\n b\u00a0\u2003c \t", "no white space", "\n\n  x  y\n"])
+def test_white_space_folds_the_same_however_a_text_is_cut(text):
+    for first in range(len(text) + 1):
+        for second in range(first, len(text) + 1):
+            folding = Folding()
+            parts = [text[:first], text[first:second], text[second:]]
+            assert "".join(folding.fold(part) for part in parts) == " ".join(text.split())
 
 
 def columns(*documents):

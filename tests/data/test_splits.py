@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 
 import numpy as np
 import pytest
@@ -76,6 +77,42 @@ def test_no_held_out_text_is_in_the_training_windows(tmp_path, seed):
     assert split.shared == 0
     # The check itself finds training text.
     assert all(piece in training for piece in pieces(text_of[split.train.names()[0]]))
+
+
+WHITE_SPACE = {
+    "line ends": lambda text: text.replace("\n", "\r\n"),
+    "wrapped": lambda text: "\n".join(textwrap.wrap(text, 60)),
+    "indented": lambda text: textwrap.indent("\n".join(textwrap.wrap(text, 50)), "    "),
+    "double spaced": lambda text: text.replace(" ", "  ") + "\n\n",
+    "no-break spaces": lambda text: text.replace(" ", "\u00a0"),
+}
+
+
+@pytest.mark.parametrize("change", WHITE_SPACE.values(), ids=WHITE_SPACE)
+@pytest.mark.parametrize(("size", "whole_text"), [(211, True), (4001, True), (4001, False)])
+def test_a_copy_with_other_white_space_is_a_copy(tmp_path, change, size, whole_text):
+    """Near copies are of long texts only: those of short ones may have no sampled piece."""
+    documents = random_documents(23, sizes=(size, size + 50))
+    for index in range(0, 23, 2):
+        text = documents[index].text
+        copy = change(text) if whole_text else f"Spoken. {change(text[: -size // 20])}"
+        documents.append(Document(f"copy{index}", copy))
+    split = split_by_share(byte_store(documents, tmp_path), 0.99, 0)
+    assert titles(split)[1] == {f"d{index}" for index in range(1, 23, 2)}
+    assert split.shared == 0
+
+
+def test_a_held_out_part_loses_copies_with_other_white_space(tmp_path):
+    train, other = random_documents(5, sizes=(300, 400)), random_documents(1, seed=1, sizes=(300, 400))
+    part = [Document("copy", train[3].text.replace(" ", "\n")), *other]
+    split = split_apart(whole(byte_store(train, tmp_path)), whole(byte_store(part, tmp_path, part="validation")))
+    assert split.held_out.names() == [other[0].name]
+
+
+def test_white_space_decides_nothing_in_a_stream():
+    for number in range(101):
+        text = random_text(number, 97)
+        assert held_out_by_content(text, 0.5, 0) == held_out_by_content(text.replace(" ", " \r\n"), 0.5, 0)
 
 
 def test_what_repeats_others_is_counted_where_it_is_allowed(tmp_path):

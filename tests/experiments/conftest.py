@@ -59,3 +59,13 @@ def config(llama, corpus):
         return compose("attn_error", [f"{key}={value}" for key, value in chosen.items()])
 
     return build
+
+
+@pytest.fixture
+def unused_port():
+    """A port of this machine that nothing listens on."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -67,7 +67,7 @@ def test_the_summary_says_what_was_measured(config):
 def test_perplexity_is_that_of_the_model_s_own_loss(config, llama, corpus):
     import torch
 
-    from plsh_cli.models.load import load
+    from plsh_cli.models.loading import load
 
     loaded, tokenizer = load(llama, "float32")
     text = json.loads((corpus / "documents.jsonl").read_text().splitlines()[0])["text"]
@@ -130,7 +130,7 @@ def test_windows_are_the_papers_words(config, corpus, llama):
     import torch
 
     from plsh_cli.experiments import attn_error_inputs
-    from plsh_cli.models.load import load
+    from plsh_cli.models.loading import load
 
     texts = write_corpus(corpus, (200, 150, 170, 5))
     words = " ".join(texts).split()

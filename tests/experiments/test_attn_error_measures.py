@@ -32,7 +32,7 @@ def captured(llama, corpus, rotary):
     import torch
 
     from plsh_cli.models.capture import capture_qkv
-    from plsh_cli.models.load import load
+    from plsh_cli.models.loading import load
 
     loaded, tokenizer = load(llama, "float32")
     text = (corpus / "documents.jsonl").read_text().splitlines()[0]

@@ -81,7 +81,7 @@ def test_every_bias_at_every_length_on_the_same_tokens(config):
 def test_numbers_are_those_of_a_plain_forward_pass(config, folder, corpus):
     import torch
 
-    from plsh_cli.models.load import load
+    from plsh_cli.models.loading import load
 
     row = rows_of(eval_.run(config("eval.lengths=[48]", "eval.max_tokens=all", "eval.stride=48"), Run()))[
         "original", None, 48

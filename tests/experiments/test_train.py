@@ -66,16 +66,47 @@ def test_a_saved_model_comes_back_under_its_bias(plsh, only_run, corpus):
     assert float(moved.detach().abs().max()) == 0.0, "RoPE is dropped: positions themselves say nothing"
 
 
-def test_eval_repeats_the_final_table(plsh, only_run, corpus, tmp_path):
-    assert plsh(*words(corpus, 3)).code == 0
+@pytest.mark.parametrize("draws", [1, 2])
+def test_eval_repeats_the_final_table(plsh, only_run, corpus, tmp_path, draws):
+    assert plsh(*words(corpus, 3, f"final.draws={draws}")).code == 0
     run = only_run()
-    done = plsh("eval", str(run), "--lengths", "31,62", "eval.draws=1", "eval.max_tokens=200", "logger.mode=disabled")
+    settings = [f"eval.draws={draws}", "eval.max_tokens=200", "logger.mode=disabled"]
+    done = plsh("eval", str(run), "--lengths", "31,62", *settings)
     assert done.code == 0, done.text
     (again,) = tmp_path.glob("runs/eval/*/result.json")
     for row in json.loads(again.read_text())["rows"]:
         before = final(run)["plsh", True, row["n"]]
         assert row["tokens"] == before["tokens"]
-        assert row["bits_per_byte"] == pytest.approx(before["bits_per_byte"], rel=1e-6)
+        assert (row["seeds"], row["kernel"], row["merge"]) == (before["seeds"], "alibi", "lse")
+        for field in (
+            "bits_per_byte",
+            "bits_per_byte_ci95",
+            "nats_per_token_ci95",
+            "perplexity_low",
+            "perplexity_high",
+        ):
+            assert row[field] == pytest.approx(before[field], rel=1e-6), field
+
+
+def test_an_unusual_kernel_and_merge_are_named(plsh, corpus):
+    unusual = ["bias.kernel=log", "bias.a=[0.5]", "bias.b=[1.0]", "bias.merge=mean", "bias.num_samples=3"]
+    done = plsh(*words(corpus, 1, *unusual))
+    assert done.code == 0, done.text
+    assert "trained under plsh s=3 (iid, kernel=log, merge=mean)" in done.text
+    assert "plsh s=3 iid kernel=log merge=mean" in done.text
+
+
+def test_usual_draws_are_not_named_and_older_runs_do_not_say():
+    from plsh_cli.report.eval_tables import labels
+    from plsh_cli.report.train_tables import trained
+
+    old = {"bias": "plsh", "own": True, "num_samples": 10, "sampler": "iid", "pitch": "real"}
+    assert trained(old) == trained({**old, "kernel": "alibi", "merge": "lse"}) == "plsh s=10 (iid)"
+    rows = [old, {**old, "kernel": "power", "merge": "lse"}]
+    assert list(labels(rows).values()) == [
+        "positional LSH, s=10 (as trained)",
+        "positional LSH, s=10, kernel=power (as trained)",
+    ]
 
 
 @pytest.mark.parametrize("bias", ["original", "none", "alibi", "window", "fixed_blocks"])

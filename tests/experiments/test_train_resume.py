@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
-from pathlib import Path
 
 import pytest
-from training_toy import losses, own_cache, records, start, texts, words
+from training_toy import own_cache, records, runs, same, start, stopped, texts, words
 
 STEPS = 12
 #: The toy text has 23 steps to an epoch at batch 5; at this one it has 5, so that step 5 is an epoch's end.
@@ -30,35 +28,6 @@ def shared_cache(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def cache(shared_cache, monkeypatch):
     monkeypatch.setenv("PLSH_CACHE", shared_cache)
-
-
-def runs(folder: Path) -> list[Path]:
-    return sorted(path.parent for path in folder.glob("runs/train/*/config.yaml"))
-
-
-def stopped(run: Path, folder: Path, step: int) -> Path:
-    """A copy of a finished run as it was when it was killed some steps after the checkpoint of `step`."""
-    copy = folder / "runs" / "train" / f"stopped-{step}"
-    shutil.copytree(run, copy)
-    for checkpoint in copy.glob("checkpoints/*"):
-        if int(checkpoint.name.rpartition("-")[2]) > step:
-            shutil.rmtree(checkpoint)
-    shutil.rmtree(copy / "model")
-    (copy / "result.json").unlink()
-    lines = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (copy / "metrics.jsonl").write_text("".join(lines[: step + 1]) + lines[step + 1][:20])
-    status = json.loads((copy / "status.json").read_text())
-    (copy / "status.json").write_text(json.dumps({**status, "state": "killed"}))
-    return copy
-
-
-def same(one: Path, other: Path) -> None:
-    assert losses(one) == losses(other)
-    assert [record.get("block_mean") for record in records(one)] == [
-        record.get("block_mean") for record in records(other)
-    ]
-    assert (one / "model" / "model.safetensors").read_bytes() == (other / "model" / "model.safetensors").read_bytes()
-    assert (one / "rows.csv").read_text() == (other / "rows.csv").read_text()
 
 
 @pytest.mark.parametrize("settings", [[], BY_EPOCH, ["train.accumulate=3"], ["bias=original"]], ids=str)

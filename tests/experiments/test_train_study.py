@@ -83,6 +83,94 @@ def test_the_miniature_is_what_the_paper_compares():
     assert all(job.config.lengths == [256, 512, 1024] and job.config.study is None for job in jobs)
 
 
+def study(tmp_path, *settings, **variants):
+    """The words of a study of these variants, from a folder of the user's own."""
+    (tmp_path / "mine" / "experiment").mkdir(parents=True, exist_ok=True)
+    lines = "".join(f"    {name}: [{', '.join(overrides)}]\n" for name, overrides in variants.items())
+    (tmp_path / "mine" / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\n# for: train\nname: mine\nstudy:\n  seeds: 1\n  processes: 1\n  only: null\n"
+        f"  variants:\n{lines}"
+    )
+    return [*settings, "experiment=mine"], tmp_path / "mine"
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["bias.num_samples=40"], "bias.num_samples = 40"),
+        (["bias.num_samples=10"], "bias.num_samples = 10"),
+        (["bias.sigma=[5]"], "or train.sigma for all of them"),
+        (["bias=alibi"], "bias = alibi"),
+        (["bias=plsh"], "bias = plsh"),
+        (["--s", "10"], "bias.num_samples = 10"),
+    ],
+)
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]], ids=["run", "dry run"])
+def test_what_every_variant_replaces_cannot_be_set_beside_the_study(plsh, tmp_path, given, named, dry):
+    done = plsh("train", "experiment=miniature", *given, *dry)
+    assert done.code == 2, done.text
+    assert named in done.text
+    assert "give it in study.variants" in done.text
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_presets_own_bias_is_not_ignored_either(plsh, tmp_path):
+    words, folder = study(tmp_path, alibi=["bias=alibi"])
+    (folder / "experiment" / "mine.yaml").write_text(
+        (folder / "experiment" / "mine.yaml").read_text() + "bias:\n  num_samples: 40\n"
+    )
+    done = plsh("train", *words, "--config-dir", str(folder), "--dry-run")
+    assert done.code == 2
+    assert "bias.num_samples = 40" in done.text
+
+
+def test_a_models_section_that_variants_replace(plsh, tmp_path):
+    words, folder = study(tmp_path, "model.architecture.hidden_size=64", small=["model=small"])
+    done = plsh("train", *words, "--config-dir", str(folder), "--dry-run")
+    assert done.code == 2
+    assert "model.architecture.hidden_size = 64" in done.text
+
+
+@pytest.mark.parametrize("key", ["seed=3", "name=other", "resume=auto"])
+def test_a_variant_cannot_set_what_the_study_sets(plsh, tmp_path, key):
+    words, folder = study(tmp_path, alibi=["bias=alibi", key])
+    done = plsh("train", *words, "--config-dir", str(folder), "--dry-run")
+    assert done.code == 2
+    assert f"sets {key.split('=')[0]}, which a study sets itself" in done.text
+
+
+def member(tmp_path, *settings, variant):
+    """The configuration of one variant's job, which its overrides on their own must compose too."""
+    words, folder = study(tmp_path, *settings, one=variant)
+    config = compose.compose("train", words, folder)
+    (job,) = train_study.members(config)
+    again = compose.compose("train", train_study._overrides(config, job))
+    assert compose.config_hash(again) == compose.config_hash(job.config)
+    return job.config
+
+
+def test_a_variants_own_settings_win_also_where_they_are_the_defaults(tmp_path):
+    """0.003 and tiny are the file's own values; 0.02 and small the command line's."""
+    variant = ["bias=alibi", "train.learning_rate=0.003", "train.warmup=0.2"]
+    config = member(tmp_path, "train.learning_rate=0.02", "train.batch=3", variant=variant)
+    assert (config.train.learning_rate, config.train.warmup, config.train.batch) == (0.003, 0.2, 3)
+    assert member(tmp_path, "train.steps=7", variant=["model=tiny"]).model.name == "tiny"
+    config = member(tmp_path, "model.architecture.hidden_size=64", variant=["model.architecture.hidden_size=128"])
+    assert config.model.architecture.hidden_size == 128
+
+
+def test_a_variant_without_a_bias_has_the_studys(tmp_path):
+    config = member(tmp_path, "bias=fixed_blocks", "bias.sigma=[5]", variant=["train.learning_rate=0.01"])
+    assert (config.bias.name, config.bias.sigma) == ("fixed_blocks", [5.0])
+    config = member(tmp_path, "bias.sampler=stratified", variant=["bias.num_samples=20"])
+    assert (config.bias.num_samples, config.bias.sampler) == (20, "stratified")
+
+
+def test_train_sigma_holds_for_all_variants_and_a_variants_own_wins(tmp_path):
+    assert member(tmp_path, "train.sigma=5", variant=["bias=alibi"]).bias.sigma == [5.0]
+    assert member(tmp_path, "train.sigma=5", variant=["train.sigma=7"]).bias.sigma == [7.0]
+
+
 def test_the_overrides_of_a_job_compose_its_configuration(corpus):
     config = compose.compose("train", ["experiment=miniature", *words(corpus, 3)[1:], "name='a b'".replace(" ", "_")])
     for job in train_study.members(config)[:8]:

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from training_toy import losses, own_cache, records, texts, words
+from training_toy import losses, records, texts, torchrun, words
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     return texts(tmp_path_factory.mktemp("corpus") / "texts")
-
-
-def torchrun(words: list[str], folder: Path, port: int) -> subprocess.CompletedProcess[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
-    return subprocess.run(
-        [*launcher, "-m", "plsh_cli", *words],
-        cwd=folder,
-        env={**os.environ, "PLSH_CACHE": own_cache(folder / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
 
 
 def only(folder: Path) -> Path:
@@ -76,17 +60,12 @@ def test_two_processes_go_on_after_a_stop(tmp_path, corpus, unused_port):
     assert losses(only(tmp_path)) == before
 
 
-def test_bad_input_is_said_once(tmp_path, corpus, unused_port):
-    done = torchrun(words(corpus, 8, "train.batch=100000000"), tmp_path, unused_port)
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [("train.batch=100000000", "are available"), ("experiment=miniature", "start it without torchrun")],
+)
+def test_bad_input_is_said_once(tmp_path, corpus, unused_port, setting, message):
+    done = torchrun(words(corpus, 8, setting), tmp_path, unused_port)
     assert done.returncode != 0
-    assert done.stderr.count("are available") == 1
+    assert done.stderr.count(message) == 1
     assert not list(tmp_path.glob("runs/train/*"))
-
-
-@pytest.fixture
-def unused_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -8,7 +8,7 @@ import pytest
 
 from plsh_cli.report import style
 from plsh_cli.report.eval_figures import figures
-from plsh_cli.report.eval_tables import interval_text
+from plsh_cli.report.eval_tables import interval_text, scored_text
 
 LENGTHS = [64, 256, 1024]
 
@@ -77,3 +77,10 @@ def test_losses_by_position_name_their_lengths_and_have_ticks(drawn):
     assert tick_labels(panel.xaxis) == ["8", "16", "32", "64", "128", "256", "512"]
     dashes = [line.get_linestyle() + str(line._dash_pattern) for line in panel.lines]
     assert len(set(dashes)) == 3
+
+
+def test_the_papers_windows_are_never_called_the_same_tokens():
+    """A cap on the tokens makes the counts equal; the tokens still differ."""
+    equal = {"scored_tokens": {"64": 576, "128": 576}}
+    assert scored_text({**equal, "windows": "matched"}) == "the same 576 tokens at every n"
+    assert scored_text({**equal, "windows": "paper"}) == "scored tokens: 576 at n=64, 576 at n=128"

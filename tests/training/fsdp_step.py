@@ -1,5 +1,7 @@
 """Two processes: one training step of a sharded toy model under positional LSH; the main one prints what came out.
 
+Words after the command: checkpointing, lora (adapters beside frozen weights, which "mixed" keeps in bfloat16).
+
 Run by test_fsdp.py through torchrun. FSDP2 (`fully_shard`) on a mesh of CPUs.
 """
 
@@ -16,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from plsh_cli.models import BiasSpec, use_bias
 from plsh_cli.training import scratch
+from plsh_cli.training.lora import LoraRecipe, with_adapters
 
 VALUES = {
     "model_type": "qwen3",
@@ -31,11 +34,13 @@ VALUES = {
 }
 
 
-def step(sharded: bool, checkpointing: bool) -> dict[str, float]:
+def step(sharded: bool, how: list[str]) -> dict[str, float]:
     """Loss, the sum of all gradients' squares, and the loss after an AdamW step; each process has half of the batch."""
-    model = scratch.build(scratch.configuration(VALUES, 61), "float32", 3)
+    model = scratch.build(scratch.configuration(VALUES, 61), "bfloat16" if "mixed" in how else "float32", 3)
     handle = use_bias(model, BiasSpec("plsh", num_samples=5, seed=4, capacity=37), rope="drop")
-    if checkpointing:
+    if "lora" in how:
+        with_adapters(model, LoraRecipe(4, 8.0, 0.0, ("q_proj", "k_proj", "v_proj", "o_proj"), False), 3)
+    if "checkpointing" in how:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     batch = torch.arange(4 * 37).reshape(4, 37) * 7 % 61
     if sharded:
@@ -45,10 +50,11 @@ def step(sharded: bool, checkpointing: bool) -> dict[str, float]:
         fully_shard(model, mesh=mesh)
         rank = distributed.get_rank()
         batch = batch[2 * rank : 2 * rank + 2]
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    optimiser = torch.optim.AdamW(trained, lr=1e-2)
     first = model(input_ids=batch, labels=batch).loss
     first.backward()
-    squares = sum(float(_whole(weight.grad).square().sum()) for weight in model.parameters())
+    squares = sum(float(_whole(weight.grad).square().sum()) for weight in trained)
     optimiser.step()
     with torch.no_grad():
         second = model(input_ids=batch, labels=batch).loss
@@ -72,8 +78,7 @@ def main() -> None:
     """Print {"one": .., "two": ..} for each way, from the main process."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
-    checkpointing = "checkpointing" in sys.argv[1:]
-    found = {"one": step(False, checkpointing), "two": step(True, checkpointing)}
+    found = {"one": step(False, sys.argv[1:]), "two": step(True, sys.argv[1:])}
     if distributed.get_rank() == 0:
         print(json.dumps(found))
     distributed.barrier()

@@ -20,7 +20,7 @@ from plsh_cli.config.schema.fields import (
     as_list,
     no_duplicates,
 )
-from plsh_cli.config.schema.sections import Command, Data, Model
+from plsh_cli.config.schema.sections import Command, Data, OpenedModel
 
 
 class ApproxSettings(Section):
@@ -193,6 +193,6 @@ class AttnErrorCommand(Command):
     command: Literal["attn_error"]
     protocol: Literal["corrected", "paper"]
     bias: DrawsBias
-    model: Model
+    model: OpenedModel
     data: Data
     attn_error: AttnErrorSettings

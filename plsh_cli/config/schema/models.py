@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from plsh_cli.config.schema.biases import TaggedBias
 from plsh_cli.config.schema.fields import Count, Counts, Positives, Section, Seeds, as_list, no_duplicates
-from plsh_cli.config.schema.sections import Command, Data, Model
+from plsh_cli.config.schema.sections import Command, Data, OpenedModel
 
 BiasName = Literal["original", "alibi", "plsh", "window", "fixed_blocks", "none"]
 BiasNames = Annotated[list[BiasName], BeforeValidator(as_list), Field(min_length=1), AfterValidator(no_duplicates)]
@@ -32,6 +32,7 @@ class EvalSettings(Section):
     windows: Literal["matched", "paper"]
     stride: Count | None
     train_length: Count | None
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
     held_out: bool
     documents: Count | None
     max_tokens: Count | Literal["all"] | None
@@ -71,6 +72,6 @@ class EvalCommand(Command):
 
     command: Literal["eval"]
     bias: TaggedBias
-    model: Model
+    model: OpenedModel
     data: Data
     eval: EvalSettings

@@ -49,6 +49,15 @@ class Model(Section):
     architecture: Architecture | None
 
 
+class OpenedModel(Model):
+    """A model that is opened as it is: path may also be a run of plsh train or finetune, by folder or part of its name.
+
+    base: where the base of an adapter is now, if it has moved.
+    """
+
+    base: Annotated[str, Field(min_length=1)] | None = None
+
+
 class Data(Section):
     """A text corpus: a name from the asset manifest, or `text` with the user's own files, folders or globs as path."""
 

@@ -1,4 +1,4 @@
-"""The schema of `plsh train`: the model built from scratch, the recipe, and the study of several variants."""
+"""The schema of `plsh train`, and what it shares with `plsh finetune`: bias, model, text, recipe and final table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from plsh_cli.config.schema.biases import TaggedBias
+from plsh_cli.config.schema.biases import OriginalBias, TaggedBias
 from plsh_cli.config.schema.fields import Count, Counts, Number, Positive, Section, Seeds, as_list
 from plsh_cli.config.schema.models import Names
 from plsh_cli.config.schema.sections import Command, Data, Model
@@ -59,13 +59,18 @@ class TrainSettings(Section):
 
 
 class FinalSettings(Section):
-    """The table at the end of a run."""
+    """The table at the end of a run, as far as all have one."""
 
     lengths: Counts | None
     windows: Literal["matched", "paper"]
     max_tokens: Count | None
     batch: Count
     draws: Seeds
+
+
+class TrainFinal(FinalSettings):
+    """The table at the end of `plsh train`."""
+
     exact: bool
 
 
@@ -90,32 +95,22 @@ class Study(Section):
         return self
 
 
-class TrainCommand(Command):
-    flags: ClassVar[dict[str, str]] = {
-        "--s": "bias.num_samples",
-        "--sigma": "bias.sigma",
-        "--steps": "train.steps",
-        "--context": "train.context",
-        "--resume": "resume",
-        "--seed": "seed",
-        "--device": "device",
-        "--out": "out",
-    }
-    options: ClassVar[dict[str, list[str]]] = {
-        "bias": ["plsh", "alibi", "window", "fixed_blocks", "none", "original"],
-        "model": ["tiny", "small", "gpt_148m", "qwen3_0.6b"],
-        "data": ["sotu", "wikitext103", "fineweb_edu", "text"],
-    }
+class TrainingCommand(Command):
+    """What `plsh train` and `plsh finetune` share.
 
-    implied: ClassVar[dict[str, list[str]]] = {"model=qwen3_0.6b": ["data=wikitext103"]}
+    multiples: the lengths of the final evaluation over train.context, where none are given. usual_rope: what
+    bias.rope=null stands for. fixed: keys under which a run was begun and can only be continued, whatever is forced.
+    """
 
-    command: Literal["train"]
+    multiples: ClassVar[tuple[int, ...]]
+    usual_rope: ClassVar[Literal["keep", "drop"]]
+    fixed: ClassVar[tuple[str, ...]] = ()
+
     bias: TaggedBias
     model: Model
     data: Data
     train: TrainSettings
     final: FinalSettings
-    study: Study | None
     resume: str | None
     resume_force: bool
 
@@ -133,7 +128,44 @@ class TrainCommand(Command):
     @property
     def lengths(self) -> list[int]:
         """The lengths of the final evaluation in tokens."""
-        return sorted(self.final.lengths or [multiple * self.train.context for multiple in (1, 2, 4)])
+        return sorted(self.final.lengths or [multiple * self.train.context for multiple in self.multiples])
+
+    @property
+    def rope(self) -> Literal["keep", "drop"]:
+        """Whether the model's RoPE stays: always under `original`, otherwise as bias.rope says."""
+        return "keep" if isinstance(self.bias, OriginalBias) else self.bias.rope or self.usual_rope
+
+    @property
+    def drop_empty(self) -> bool:
+        """Whether empty rows are left out before rows are joined (train.join_rows)."""
+        return False
+
+
+class TrainCommand(TrainingCommand):
+    flags: ClassVar[dict[str, str]] = {
+        "--s": "bias.num_samples",
+        "--sigma": "bias.sigma",
+        "--steps": "train.steps",
+        "--context": "train.context",
+        "--resume": "resume",
+        "--seed": "seed",
+        "--device": "device",
+        "--out": "out",
+    }
+    options: ClassVar[dict[str, list[str]]] = {
+        "bias": ["plsh", "alibi", "window", "fixed_blocks", "none", "original"],
+        "model": ["tiny", "small", "gpt_148m", "qwen3_0.6b"],
+        "data": ["sotu", "wikitext103", "fineweb_edu", "text"],
+        "recipe": ["qwen3_0.6b"],
+    }
+    implied: ClassVar[dict[str, list[str]]] = {"model=qwen3_0.6b": ["data=wikitext103"]}
+
+    multiples: ClassVar[tuple[int, ...]] = (1, 2, 4)
+    usual_rope: ClassVar[Literal["keep", "drop"]] = "drop"
+
+    command: Literal["train"]
+    final: TrainFinal
+    study: Study | None
 
     @model_validator(mode="after")
     def _from_scratch(self) -> TrainCommand:

@@ -31,16 +31,28 @@ def load(
     language model head that transformers can load, no or not all of its weights, weights of layers that config.json
     does not have, no tokenizer, or a tokenizer with ids that have no embedding.
     """
+    model = load_model(folder, dtype, say)
+    return model, load_tokenizer(folder, model)
+
+
+def load_model(folder: Path, dtype: str, say: Callable[[str], None] | None = None) -> PreTrainedModel:
+    """The model alone, in evaluation mode; arguments and errors are those of `load`."""
     _require_decoder(folder)
-    model = _model(folder, dtype, say)
+    return _model(folder, dtype, say).eval()
+
+
+def load_tokenizer(folder: Path, model: PreTrainedModel | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer in a folder; MessageError where there is none, or it has ids that the model has no embedding of."""
     tokenizer = _tokenizer(folder)
+    if model is None:
+        return tokenizer
     embeddings = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > embeddings:
         raise MessageError(
             f"{folder}: the tokenizer has {len(tokenizer)} ids, the model only {embeddings} embeddings; "
             f"they do not belong together"
         )
-    return model.eval(), tokenizer
+    return tokenizer
 
 
 def _require_decoder(folder: Path) -> None:

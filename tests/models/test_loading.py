@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plsh_cli.errors import MessageError
-from plsh_cli.models.load import load
+from plsh_cli.models.loading import load
 from plsh_cli.models.perplexity import perplexity
 
 

@@ -30,6 +30,7 @@ def test_the_wheel_holds_every_configuration_file_and_no_tests(wheel):
     }
     assert expected
     assert expected <= names
+    assert "plsh_cli/report/page/page.css" in names
     assert not [name for name in names if name.startswith(("tests/", "runs/"))]
 
 

@@ -89,11 +89,11 @@ def _measure_layer(
 
     q, k, v = (x[None].float() for x in (layer.q, layer.k, layer.v))
     values.computed_by = f"{choose_backend(q, every[0][1])} {str(q.dtype).removeprefix('torch.')}"
-    _, plain = _attend(q, k, v, None, layer.scale)
-    b, exact = _attend(q, k, v, Alibi([kernel.sigma for kernel in kernels]), layer.scale)
+    _, plain = attend(q, k, v, None, layer.scale)
+    b, exact = attend(q, k, v, Alibi([kernel.sigma for kernel in kernels]), layer.scale)
     reach = layer.v.double().norm(dim=-1).cummax(dim=-1).values.repeat_interleave(q.shape[1] // k.shape[1], dim=0)
     for weights, bias in every:
-        a, mass = _attend(q, k, v, bias, layer.scale)
+        a, mass = attend(q, k, v, bias, layer.scale)
         for head, one in enumerate(weights):
             rows = numbers_of_rows(
                 (a[head], (mass - plain)[head].exp()),
@@ -105,7 +105,7 @@ def _measure_layer(
         advance(len(weights))
 
 
-def _attend(
+def attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Bias | None, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Outputs (h, n, d) and lse (h, n, 1), as float64."""

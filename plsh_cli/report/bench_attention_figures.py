@@ -16,13 +16,6 @@ from plsh_cli.report.bench_attention_tables import group_text, groups_of
 from plsh_cli.report.style import EndLabel
 from plsh_cli.report.text import Row, evenly
 
-COLOURS = {
-    "plsh": style.BIAS_COLOURS["plsh"],
-    "alibi": style.BIAS_COLOURS["alibi"],
-    "window": "#E69F00",
-    "fixed_blocks": "#CC79A7",
-    "none": style.MUTED,
-}
 NAMES = {"plsh": "positional LSH", "alibi": "exact ALiBi", "window": "ALiBi cut at ε", "fixed_blocks": "fixed blocks"}
 #: A backend's line: solid for the fused kernels, broken for the others.
 LINES = {"fused": "-", "triton": "-", "blocks": (0, (5, 2)), "sdpa_mask": (0, (1, 1)), "flex": (0, (3, 1, 1, 1))}
@@ -72,7 +65,7 @@ def _time(rows: Sequence[Row]) -> Figure:
         named = _method(
             line[0], any(row["bias"] == "plsh" and row["num_samples"] != line[0]["num_samples"] for row in rows)
         )
-        colour, kind = COLOURS[line[0]["bias"]], LINES.get(line[0]["ran"], OTHER_LINE)
+        colour, kind = style.BIAS_COLOURS[line[0]["bias"]], LINES.get(line[0]["ran"], OTHER_LINE)
         x, y = [row["n"] for row in line], [row["seconds"] for row in line]
         panel.plot(x, y, color=colour, linestyle=kind, marker="o", markersize=3.5)
         labels.append(EndLabel(x[-1], y[-1], style.plain(named), colour))
@@ -136,7 +129,7 @@ def _families(rows: Sequence[Row]) -> list[list[Row]]:
 def _family(family: Sequence[Row], index: int) -> tuple[str, dict[str, Any]]:
     """The name and look of a family of settings, given in their order along its line."""
     row, last = family[0], family[-1]
-    colour, name = COLOURS[row["bias"]], NAMES.get(row["bias"], row["bias"])
+    colour, name = style.BIAS_COLOURS[row["bias"]], NAMES.get(row["bias"], row["bias"])
     if row["bias"] == "plsh":
         colour = style.SAMPLER_COLOURS[row["sampler"]]
         name = f"{name}, {style.SAMPLER_NAMES[row['sampler']]}"

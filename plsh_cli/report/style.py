@@ -28,7 +28,8 @@ BIAS_COLOURS = {
     "none": MUTED,
     "original": "#D55E00",
 }
-SAMPLER_COLOURS = {"iid": "#0072B2", "stratified": "#D55E00", "importance": "#009E73"}
+#: Of draws of positional LSH: none is the colour of another bias.
+SAMPLER_COLOURS = {"iid": BIAS_COLOURS["plsh"], "stratified": "#56B4E9", "importance": "#009E73"}
 SAMPLER_NAMES = {"iid": "i.i.d.", "stratified": "stratified", "importance": "importance"}
 MARKERS = ("o", "s", "^", "D", "v")
 

@@ -1,0 +1,44 @@
+"""`plsh report`: the page over runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from plsh_cli import console
+from plsh_cli.cli.options import Debug
+from plsh_cli.launch import guarded
+
+reporting = typer.Typer()
+
+
+@reporting.command()
+def report(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...", show_default=False, help="Run folders, or parts of their names; all of them."
+        ),
+    ] = None,
+    format_: Annotated[str, typer.Option("--format", help="html, md or csv.")] = "html",
+    to: Annotated[
+        str | None,
+        typer.Option("--to", help="The file to write (report.html, .md or .csv in OUT).", show_default=False),
+    ] = None,
+    out: Annotated[str, typer.Option("--out", help="Folder of the run folders.")] = "runs",
+    debug: Debug = False,
+) -> None:
+    """One page over runs: the paper's claims, and every table and figure with the run that it is from."""
+
+    def make() -> None:
+        from plsh_cli.report.page import write
+
+        written = write.write(
+            runs or [], Path(out).expanduser(), format_, None if to is None else Path(to).expanduser()
+        )
+        for line in written:
+            console.say(line)
+
+    guarded(make, debug)

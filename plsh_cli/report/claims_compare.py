@@ -1,0 +1,38 @@
+"""The claims about comparisons at equal cost, from runs of `plsh compare`."""
+
+from __future__ import annotations
+
+from plsh_cli.report.evidence import FAILS, HOLDS, UNDECIDED, Evidence, every, listed
+from plsh_cli.report.library import Record
+from plsh_cli.report.text import number
+
+_OF_ROW = {"better": HOLDS, "worse": FAILS, "undecided": UNDECIDED}
+
+
+def blocks(record: Record) -> Evidence | None:
+    """Whether draws are better than fixed blocks of the same cost."""
+    return _against(record, "fixed_blocks")
+
+
+def window(record: Record) -> Evidence | None:
+    """Whether draws are better than exact ALiBi that is cut to the same cost."""
+    return _against(record, "window")
+
+
+def _against(record: Record, baseline: str) -> Evidence | None:
+    """Every measure, s and length whose costs agree within 2 %, by the run's own paired tests."""
+    if record.command != "compare":
+        return None
+    rows = [row for row in record.rows if (row["method"], row["baseline"]) == ("plsh", baseline) and row["matched"]]
+    if not rows:
+        return None
+    said = [_OF_ROW[row["verdict"]] for row in rows]
+    values = [row["p_value"] for row in rows if row["p_value"] is not None]
+    first = rows[0]
+    text = (
+        f"better in {said.count(HOLDS)} of {len(said)} paired comparisons at equal {first['cost']}, worse in "
+        f"{said.count(FAILS)}; {first['level']}: {', '.join(dict.fromkeys(str(row['measure']) for row in rows))}; "
+        f"s = {listed(row['num_samples'] for row in rows)}, n = {listed(row['n'] for row in rows)}, "
+        f"{first['pairs']} pairs each"
+    )
+    return Evidence(record, every(said), text + (f", largest p {number(max(values), 2)}" if values else ""))

@@ -87,7 +87,7 @@ def prepare(cfg: TrainingCommand, tokenizer: PreTrainedTokenizerBase, say: Say) 
 
 
 def check_source(cfg: TrainingCommand) -> None:
-    """Raise UserError for text that cannot be trained on, as far as that shows without reading much; nothing is fetched.
+    """Raise UserError for text that cannot be trained on, as far as a short look shows; nothing is fetched.
 
     Files of up to 32 MiB together are read; of larger ones only whether there are two that are not empty.
     """

@@ -2,8 +2,8 @@
 
 A record of metrics.jsonl: step (from 1), loss (nats per token), grad_norm, learning_rate, epoch, eval_loss (where
 measured), step_seconds, tokens (of this step, all processes), tokens_per_second, mfu (useful operations per second over
-those of a matrix product on the same device and threads; null where unknown), and for plsh block_mean and block_max
-(tokens) and pairs_per_token.
+those of a matrix product on the same device and threads, attention counted as if windows had no document mask; null
+where unknown), and for plsh block_mean and block_max (tokens) and pairs_per_token.
 """
 
 from __future__ import annotations

@@ -21,8 +21,13 @@ RUNS = {
     "alibi": ["bias=alibi", "bias.rope=drop"],
     "original": ["bias=original"],
     "bfloat16": ["bias.num_samples=5", "model.dtype=bfloat16"],
+    "autocast": ["bias.num_samples=5", "train.bf16=true"],
     "full": ["lora=none", "bias.num_samples=5", "bias.rope=drop", "train.learning_rate=0.01"],
+    "full_autocast": ["lora=none", "bias.num_samples=5", "train.learning_rate=0.01", "train.bf16=true"],
 }
+_WRAPPED = pytest.mark.xfail(
+    strict=True, reason="the final table of a fully trained model is computed under accelerate's autocast"
+)
 WORDS = ids(37)
 
 
@@ -54,10 +59,10 @@ def runs(home):
 
     def get(name):
         if name not in made:
-            words = finetune_toy.words(
-                home / "base", home / "texts", 6, f"out={home / 'runs'}", "final.batch=8", *RUNS[name]
-            )[1:]
-            made[name] = harness.execute(compose("finetune", [*words, f"name={name}"]), words, print).folder.path
+            usual = [f"out={home / 'runs'}", f"name={name}", "final.batch=8"]
+            usual += [] if "autocast" in name else ["train.bf16=false"]
+            words = finetune_toy.words(home / "base", home / "texts", 6, *usual, *RUNS[name])[1:]
+            made[name] = harness.execute(compose("finetune", words), words, print).folder.path
         return made[name]
 
     return get
@@ -72,7 +77,9 @@ def only(folder, command):
     return found.parent
 
 
-@pytest.mark.parametrize("name", sorted(RUNS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=_WRAPPED if name == "full_autocast" else ()) for name in sorted(RUNS)]
+)
 def test_eval_of_a_run_is_its_own_final_table(plsh, runs, tmp_path, name):
     """To the bit, with no key but those of the table: its biases, its one set of draws, and windows at a time."""
     run = runs(name)

@@ -279,7 +279,7 @@ def test_bad_input_is_one_message(plsh, corpus, tmp_path, settings, message):
 def test_one_document_cannot_be_split(plsh, corpus):
     done = plsh(*words(corpus, 3, f"data.path={corpus / '00.txt'}"))
     assert done.code == 2
-    assert "two different texts at least" in done.text
+    assert "two files with different texts at least" in done.text
 
 
 def test_the_papers_run_composes_and_is_planned(plsh, tmp_path):

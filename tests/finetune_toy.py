@@ -7,7 +7,10 @@ from pathlib import Path
 from adapter_cases import save_base
 from training_toy import TRAIN
 
-SETTINGS = [*(text for text in TRAIN if not text.startswith("final.lengths")), "final.biases=[alibi]"]
+SETTINGS = [
+    *(text for text in TRAIN if not text.startswith("final.lengths")),
+    *("train.bf16=false", "final.biases=[alibi]"),
+]
 
 
 def base(folder: Path, name: str = "llama", **changes) -> Path:

@@ -158,7 +158,7 @@ def test_a_disk_that_fills_up_during_the_run(plsh, only_run, monkeypatch):
 
     monkeypatch.setattr(approx, "run", full)
     done = plsh("approx", *QUIET)
-    assert done.code == 2
+    assert done.code == 1
     assert "No space left" in done.err
     assert json.loads((only_run() / "status.json").read_text())["state"] == "failed"
 

@@ -81,6 +81,8 @@ def _train(one: _Session) -> Result | None:
         return None
     (one.folder / MODEL / "training_args.bin").unlink(missing_ok=True)
     one.subject.finish(one.folder / MODEL, biased)
+    # Its own type again, as `plsh eval` scores it: the trainer's autocast would stay around its forward pass.
+    trainer.leave_autocast()
     rows += _scored(one, held, biased, "after")
     timing = {
         "prepare_seconds": ready - begin,

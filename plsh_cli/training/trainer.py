@@ -141,6 +141,12 @@ class PlshTrainer(Trainer):
         if int(bad):
             raise Diverged(f"there are weights that are not finite after step {self.state.global_step}")
 
+    def leave_autocast(self) -> None:
+        """Take the trainer's autocast (bf16) off the model's forward pass, once training is over."""
+        from accelerate.utils import extract_model_from_parallel
+
+        extract_model_from_parallel(self.model, keep_fp32_wrapper=False)
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save, note that the checkpoint is complete, and only then delete older ones.
 

@@ -10,7 +10,8 @@ import plsh_cli
 
 PACKAGE = Path(plsh_cli.__file__).parent
 TESTS = Path(__file__).parent.parent
-ALLOWED = {"torch", "numpy", "scipy", "pytest", "triton"}  # triton's own tests are skipped without it
+# filelock comes with torch, which needs it itself; triton's own tests are skipped without it.
+ALLOWED = {"torch", "filelock", "numpy", "scipy", "pytest", "triton"}
 HERE = {"plsh_cli", "attention_oracle", "triton_cases"}
 
 

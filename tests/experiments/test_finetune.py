@@ -147,7 +147,7 @@ def test_rope_is_kept_unless_it_is_to_go(plsh, corpus, base, tmp_path):
     ids=lambda settings: settings[0],
 )
 def test_settings_of_the_loop(plsh, corpus, base, tmp_path, settings):
-    fixed = ["train.batch=4", "lora.dropout=0", "final.before=false", "final.biases=[]"]
+    fixed = ["train.batch=4", "train.bf16=false", "lora.dropout=0", "final.before=false", "final.biases=[]"]
     assert plsh(*words(base, corpus, 4, *fixed, "out=base")).code == 0
     done = plsh(*words(base, corpus, 4, *(one for one in fixed if one.split("=")[0] != settings[0].split("=")[0]),
                        *settings, "out=other"))  # fmt: skip

@@ -25,9 +25,6 @@ RUNS = {
     "full": ["lora=none", "bias.num_samples=5", "bias.rope=drop", "train.learning_rate=0.01"],
     "full_autocast": ["lora=none", "bias.num_samples=5", "train.learning_rate=0.01", "train.bf16=true"],
 }
-_WRAPPED = pytest.mark.xfail(
-    strict=True, reason="the final table of a fully trained model is computed under accelerate's autocast"
-)
 WORDS = ids(37)
 
 
@@ -77,9 +74,7 @@ def only(folder, command):
     return found.parent
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=_WRAPPED if name == "full_autocast" else ()) for name in sorted(RUNS)]
-)
+@pytest.mark.parametrize("name", sorted(RUNS))
 def test_eval_of_a_run_is_its_own_final_table(plsh, runs, tmp_path, name):
     """To the bit, with no key but those of the table: its biases, its one set of draws, and windows at a time."""
     run = runs(name)

@@ -1,7 +1,8 @@
 """Q, K and V of models that compute them with one projection and attend in code of their own: BLOOM, MPT, Falcon.
 
 Shapes as in `capture`. Their ALiBi is read off what each of them builds, so it is what they really use: Falcon rounds
-slopes to bfloat16 and multiplies them by d ** -0.5, and outside of its sdpa path adds them twice.
+slopes to bfloat16 and multiplies them by d ** -0.5, and before transformers 5.25 adds them twice outside of its sdpa
+path.
 """
 
 from __future__ import annotations
@@ -73,8 +74,9 @@ def _slopes(model: PreTrainedModel) -> torch.Tensor | None:
         from transformers.models.falcon.modeling_falcon import build_alibi_tensor
 
         bias = build_alibi_tensor(two, config.num_attention_heads, torch.float32)
-        # FalconModel puts alibi / sqrt(d) into the mask; its attention adds it again, but for scaled_dot_product.
-        times = 1 if config._attn_implementation == "sdpa" else 2
+        # FalconModel puts alibi / sqrt(d) into the mask; an attention of its own (before transformers 5.25) adds it again,
+        # but for scaled_dot_product.
+        times = 1 if model._can_set_attn_implementation() or config._attn_implementation == "sdpa" else 2
         bias = bias * times * (config.hidden_size // config.num_attention_heads) ** -0.5
     else:
         return None

@@ -190,6 +190,8 @@ def _check_model(model: PreTrainedModel) -> None:
             f"{name} has an attention of its own that does not go through transformers' attention interface "
             f"(as BLOOM, MPT and Falcon do): it cannot be replaced"
         )
+    if getattr(config, "alibi", False):
+        raise MessageError(f"{name} adds an ALiBi of its own to the attention mask: its attention cannot be replaced")
 
 
 def _is_encoder(model: PreTrainedModel) -> bool:

@@ -20,9 +20,24 @@ def model():
 
 
 @pytest.mark.parametrize("name", toy.OWN_CODE)
-def test_models_with_an_attention_of_their_own(name):
-    with pytest.raises(MessageError, match="does not go through transformers' attention interface"):
+def test_models_with_an_attention_or_alibi_of_their_own(name):
+    # From transformers 5.25 on, Falcon's attention goes through the interface, and its ALiBi through the mask.
+    why = "does not go through transformers' attention interface"
+    if "falcon" in name:
+        why += "|adds an ALiBi of its own to the attention mask"
+    with pytest.raises(MessageError, match=why):
         use_bias(toy.toy_model(name), NoBias())
+
+
+def test_falcon_with_rope_is_refused_or_computed_as_it_is(token_ids):
+    model = toy.toy_model("falcon_rope")
+    if not model._can_set_attn_implementation():
+        with pytest.raises(MessageError, match="does not go through transformers' attention interface"):
+            use_bias(model, NoBias())
+        return
+    wanted = model(token_ids).logits
+    with use_bias(model, NoBias()):
+        torch.testing.assert_close(model(token_ids).logits, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["Bert", "Roberta", "Electra"])

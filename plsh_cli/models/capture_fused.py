@@ -74,7 +74,7 @@ def _slopes(model: PreTrainedModel) -> torch.Tensor | None:
         from transformers.models.falcon.modeling_falcon import build_alibi_tensor
 
         bias = build_alibi_tensor(two, config.num_attention_heads, torch.float32)
-        # FalconModel puts alibi / sqrt(d) into the mask; an attention of its own (before transformers 5.25) adds it again,
+        # FalconModel puts alibi / sqrt(d) into the mask; an attention of its own (before 5.25) adds it again,
         # but for scaled_dot_product.
         times = 1 if model._can_set_attn_implementation() or config._attn_implementation == "sdpa" else 2
         bias = bias * times * (config.hidden_size // config.num_attention_heads) ** -0.5

@@ -101,6 +101,7 @@ def rerun(
 
         folder = rundir.find(run, "runs")
         config, overrides = rerun.load(folder)
+        rerun.check_repeatable(folder)
         before = rerun.finished_rows(folder)
         if out is not None:
             config = check.validate(config.command, {**config.model_dump(), "out": out})

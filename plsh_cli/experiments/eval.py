@@ -231,7 +231,8 @@ def _summary(
         "interval_over": scored.clusters_of(first)[1],
         "clusters": len(np.unique(scored.clusters_of(first)[0])),
         "biases": [
-            {**one.variant.fields(), "rope": one.variant.rope, "section": _section(one.variant)} for one in results
+            {**one.variant.fields(), "rope": _rope(one.variant, source), "section": _section(one.variant)}
+            for one in results
         ],
         "positions": positions,
     }
@@ -282,6 +283,12 @@ def _described(variant: Variant) -> str:
     drawn = variant.fields()
     text = variant.name if drawn["num_samples"] is None else f"{variant.name} s={drawn['num_samples']}"
     return f"{text} (as trained)" if variant.own and variant.section is not None else text
+
+
+def _rope(variant: Variant, source: Source) -> str:
+    """keep or drop; a model trained without RoPE has none to keep."""
+    dropped = source.trained is not None and source.trained.rope == "drop"
+    return "drop" if dropped else variant.rope
 
 
 def _section(variant: Variant) -> dict[str, Any] | None:

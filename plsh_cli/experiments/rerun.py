@@ -53,6 +53,16 @@ def load(folder: RunFolder) -> tuple[Command, list[str]]:
         raise MessageError(f"run {folder.path}: its config.yaml does not fit this version: {error}") from None
 
 
+def check_repeatable(folder: RunFolder) -> None:
+    """Raise MessageError for a run of several configurations: no single one gives its rows."""
+    earlier = sorted(file.name for file in folder.path.glob("config-*.yaml"))
+    if earlier:
+        raise MessageError(
+            f"run {folder.path} was continued under another configuration (resume_force=true; the earlier ones: "
+            f"{', '.join(earlier)}): it cannot be repeated in one go"
+        )
+
+
 def finished_rows(folder: RunFolder) -> list[dict[str, object]] | None:
     """A finished run's rows; None where it has none, or none that can be read."""
     status, result = folder.status() or {}, rundir.read_json(folder.path / "result.json")

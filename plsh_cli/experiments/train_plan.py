@@ -70,7 +70,10 @@ def plan(cfg: TrainingCommand) -> dict[str, object]:
 
 
 def check_fit(cfg: TrainingCommand, subject: Subject | None = None) -> None:
-    """Raise UserError where the run needs more memory than there is, as far as its size is known."""
+    """Raise UserError where the run needs more memory than there is, as far as its size is known, or more processes."""
+    if cfg.train.fsdp and ranks.count() == 1:
+        allowed = "needs several processes (torchrun --nproc-per-node N -m plsh_cli ...): this is one"
+        raise UserError("train.fsdp", cfg.train.fsdp, allowed, "train.fsdp=false")
     subject = subject or subject_of(cfg)
     config = subject.sizes()
     if config is None:

@@ -70,6 +70,8 @@ def test_a_run_is_scored_under_its_own_bias_on_its_held_out_text(plsh, trained, 
     assert [row["n"] for row in result["rows"]] == [16, 32, 64] * 2
     assert last["bias"] == "alibi"
     assert result["summary"]["biases"][1]["section"]["sigma"] == [4.0]
+    # plsh train drops RoPE under positional LSH: its model has none to keep.
+    assert [one["rope"] for one in result["summary"]["biases"]] == ["drop", "drop"]
     assert result["summary"]["text_details"]["held_out"] is True
     assert "positional LSH, s=5 (as trained)" in done.text
 

@@ -320,3 +320,10 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_made():
 
     with pytest.raises(UserError, match="needs about"):
         train.check_fit(compose.compose("train", ["model=gpt_148m", "train.batch=65536", "device=cpu"]))
+
+
+def test_sharding_over_a_single_process_is_refused_before_anything_is_written(plsh, tmp_path):
+    done = plsh("train", "train.fsdp=true")
+    assert done.code == 2
+    assert "train.fsdp = True: needs several processes (torchrun" in done.text
+    assert not list(tmp_path.glob("runs/*"))

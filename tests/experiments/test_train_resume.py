@@ -88,6 +88,10 @@ def test_sigterm_says_killed_and_the_run_goes_on(plsh, tmp_path, corpus):
     done = plsh("train", "--resume", run.name, "train.steps=30", "resume_force=true")
     assert done.code == 0, done.text
     assert [record["step"] for record in records(run)][-1] == 30
+    done = plsh("rerun", run.name)
+    assert done.code == 2
+    assert "continued under another configuration" in done.text
+    assert "config-1.yaml" in done.text
 
 
 @pytest.mark.parametrize("damage", ["no marker", "a short file", "a missing file"])

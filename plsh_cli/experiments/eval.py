@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,7 +20,7 @@ import numpy as np
 from plsh_cli.config.schema.models import EvalCommand
 from plsh_cli.config.schema.train import TrainCommand
 from plsh_cli.errors import MessageError, PlshError, UserError
-from plsh_cli.experiments import scored
+from plsh_cli.experiments import eval_tasks, scored
 from plsh_cli.experiments.devices import chosen_device
 from plsh_cli.experiments.eval_biases import Variant, build, exact_heads, under, variants
 from plsh_cli.experiments.eval_source import Opened, Source, check_text, open_source, source_of
@@ -46,14 +45,11 @@ def plan(cfg: EvalCommand) -> dict[str, object]:
     if cfg.device not in ("auto", "cpu"):
         _device(cfg)
     if cfg.eval.tasks is not None:
-        from plsh_cli.evaluation.tasks import check_installed
-
-        check_installed()
-        _tasks_folder(cfg)
+        eval_tasks.check(cfg)
     return {
         "model": f"run {source.name}" if source.saved else cfg.model.path or cfg.model.name,
         "text": "its held-out documents" if source.saved and cfg.eval.held_out else cfg.data.name,
-        "biases": [_described(one) for one in chosen],
+        "biases": [one.label for one in chosen],
         "lengths": source.lengths,
         "windows": cfg.eval.windows,
         "seeds": _seeds(cfg),
@@ -75,7 +71,7 @@ def run(cfg: EvalCommand, run: Any) -> Result:
     run.say(f"{opened.label} on {opened.text_label}: {told}")
     ready = time.perf_counter()
     # First, since a task that is not there is found out here.
-    tasks = _tasks(cfg, opened, chosen, run) if cfg.eval.tasks else []
+    tasks = eval_tasks.score(cfg, opened, chosen, run) if cfg.eval.tasks else []
     results = _score_all(cfg, source, opened, chosen, windows, run)
     rows = [row for one in results for row in _rows(cfg, one, results[0], windows)]
     for row in rows:
@@ -152,7 +148,7 @@ def _score_one(cfg: EvalCommand, one: _Scored, opened: Opened, made: Any, window
             scores = score(opened.model, opened.texts, windows, batch=cfg.eval.batch, start=start, done=advance)
         except ValueError as error:
             kind = MessageError if isinstance(error, MessageError) else PlshError
-            raise kind(f"{opened.label} under {_described(one.variant)} at {length} tokens: {error}") from error
+            raise kind(f"{opened.label} under {one.variant.label} at {length} tokens: {error}") from error
         if handle is not None and not handle.calls:
             raise PlshError(f"{opened.label}: its attention was never asked, so nothing was measured of the bias")
         stock = getattr(opened.model.config, "_attn_implementation", "unknown")
@@ -247,42 +243,6 @@ def _arrays(results: list[_Scored], windows: dict[int, Windows]) -> dict[str, np
         arrays[f"text_{length}"], arrays[f"place_{length}"] = first.text, first.place
         arrays[f"left_{length}"], arrays[f"bytes_{length}"] = first.left, first.sizes
     return arrays
-
-
-def _tasks(cfg: EvalCommand, opened: Opened, chosen: list[Variant], run: Any) -> list[dict[str, object]]:
-    """The records of every bias and task; plsh runs under its first set of draws."""
-    from plsh_cli.evaluation.tasks import run_tasks
-
-    records = []
-    for one in chosen:
-        made = build(one, opened.model, cfg.eval.tasks_length, cfg.seed, "eval", first=True)
-        with under(one, opened.model, made, cfg.eval.backend):
-            found = run_tasks(
-                opened.model,
-                opened.tokenizer,
-                cfg.eval.tasks or [],
-                folder=_tasks_folder(cfg),
-                limit=cfg.eval.tasks_limit,
-                max_length=cfg.eval.tasks_length,
-                batch=cfg.eval.batch,
-                seed=cfg.seed,
-            )
-        records += [{**one.fields(), **record} for record in found]
-        run.say(f"tasks under {_described(one)} done")
-    return records
-
-
-def _tasks_folder(cfg: EvalCommand) -> Path | None:
-    folder = Path(cfg.eval.tasks_path).expanduser().absolute() if cfg.eval.tasks_path else None
-    if folder is not None and not folder.is_dir():
-        raise UserError("eval.tasks_path", str(cfg.eval.tasks_path), "must be a folder with task files")
-    return folder
-
-
-def _described(variant: Variant) -> str:
-    drawn = variant.fields()
-    text = variant.name if drawn["num_samples"] is None else f"{variant.name} s={drawn['num_samples']}"
-    return f"{text} (as trained)" if variant.own and variant.section is not None else text
 
 
 def _rope(variant: Variant, source: Source) -> str:

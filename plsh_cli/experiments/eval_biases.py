@@ -39,6 +39,12 @@ class Variant:
         """What happens to the model's RoPE; keep leaves the model as it was saved, dropped RoPE included."""
         return getattr(self.section, "rope", None) or "keep"
 
+    @property
+    def label(self) -> str:
+        """For messages, such as "plsh s=10 (as trained)"."""
+        drawn = f" s={self.section.num_samples}" if isinstance(self.section, PlshBias) else ""
+        return f"{self.name}{drawn}{' (as trained)' if self.own and self.section is not None else ''}"
+
     def fields(self) -> dict[str, object]:
         """What tells it from others in a row."""
         drawn = self.section if isinstance(self.section, PlshBias) else None

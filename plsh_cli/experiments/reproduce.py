@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from plsh_cli import console, rundir
 from plsh_cli.config.scales import Scale
 from plsh_cli.errors import MessageError
-from plsh_cli.experiments import harness, reproduce_plan, reproduce_step
+from plsh_cli.experiments import ending, reproduce_plan, reproduce_step
 from plsh_cli.experiments.reproduce_plan import DONE, GOES_ON, REFUSED, RUNNING, Order, Planned
 from plsh_cli.experiments.train_progress import clock
 from plsh_cli.report import library
@@ -49,7 +49,7 @@ def carry_out(order: Order, dry_run: bool) -> bool:
     logs = Path(order.out).expanduser() / library.REPRODUCTIONS / order.scale
     try:
         logs.mkdir(parents=True, exist_ok=True)
-        with FileLock(logs.parent / ".lock", timeout=0), harness.terminable():
+        with FileLock(logs.parent / ".lock", timeout=0), ending.terminable():
             ended = [_step(order, logs, one, len(steps)) for one in steps]
             trouble = _report(order, logs)
     except Timeout:

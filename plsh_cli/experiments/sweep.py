@@ -15,7 +15,7 @@ from plsh_cli import console
 from plsh_cli.config import check, tables
 from plsh_cli.config.compose import hydra_context, parse, search_path
 from plsh_cli.errors import MessageError, PlshError
-from plsh_cli.experiments import harness, resume
+from plsh_cli.experiments import ending, harness, resume
 from plsh_cli.rundir import RunFolder
 
 
@@ -87,7 +87,7 @@ def _multirun(command: str, overrides: Sequence[str], extra: Path | None, sweep_
     ]
     task = functools.partial(_job, command=command, sweep_id=sweep_id)
     try:
-        with harness.terminable(), hydra_context():
+        with ending.terminable(), hydra_context():
             batches = GlobalHydra.instance().hydra.multirun(
                 command, task, [*overrides, *ours], with_log_configuration=False
             )

@@ -12,6 +12,9 @@ import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "offline"
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Side by side, threads that wait for one another take many times as long.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @dataclass(frozen=True)

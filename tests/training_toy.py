@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -112,9 +113,14 @@ def same(one: Path, other: Path) -> None:
 
 def start(words: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
     """`plsh` in a process of its own, in a working folder."""
+
+    def heard() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell starts background jobs with it ignored
+
     return subprocess.Popen(
         [sys.executable, "-m", "plsh_cli", *words],
         cwd=folder,
+        preexec_fn=heard,
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

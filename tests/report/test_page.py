@@ -6,14 +6,16 @@ import csv
 import html.parser
 import io
 import json
+import os
 import re
+import time
 from pathlib import Path
 
 import page_cases
 import pytest
 
 from plsh_cli.report import library
-from plsh_cli.report.page import content, tables
+from plsh_cli.report.page import content, tables, write
 
 EVIL = "<script>alert('x')</script>\"&|`*"
 
@@ -286,3 +288,14 @@ def test_five_hundred_runs(tmp_path, monkeypatch):
     assert reads.count("result.json") <= 3 * 500
     assert not any("_read" in record.__dict__ for record in records)
     assert size < 2 * content.PAGE_BYTES
+
+
+def test_a_report_removes_what_killed_ones_left_and_nothing_else(tmp_path):
+    old = time.time() - 2 * write.REMAINS_AFTER_SECONDS
+    for name in (".report.md-abcdefgh", ".report.md-longer-name", ".report.csv-abcdefgh", "report.md-abcdefgh"):
+        (tmp_path / name).write_text("half a page")
+        os.utime(tmp_path / name, (old, old))
+    (tmp_path / ".report.md-12345678").write_text("another report is writing it")
+    write.write([], tmp_path, "md", None)
+    kept = {".report.md-longer-name", ".report.csv-abcdefgh", "report.md-abcdefgh", ".report.md-12345678", "report.md"}
+    assert {path.name for path in tmp_path.iterdir()} == kept

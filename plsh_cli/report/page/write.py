@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from plsh_cli.report.page import html, markdown, rows
 from plsh_cli.report.page.content import gather
 
 FORMATS = ("html", "md", "csv")
+REMAINS_AFTER_SECONDS = 3600  # an unfinished page that old was left by a killed report, not one that still writes
 
 
 def write(names: Sequence[str], out: Path, format_: str, to: Path | None) -> list[str]:
@@ -71,6 +73,7 @@ def _whole(target: Path, pieces: Iterable[str]) -> None:
     """Write a text file whole: into a temporary file beside it, then renamed."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_remains(target)
         descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
     except OSError as error:
         raise UserError("--to", str(target), f"cannot be written ({error.strerror or error})") from None
@@ -85,3 +88,13 @@ def _whole(target: Path, pieces: Iterable[str]) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _remove_remains(target: Path) -> None:
+    """Remove the temporary files that killed reports have left beside this file."""
+    for path in target.parent.iterdir():
+        random_part = path.name.removeprefix(f".{target.name}-")
+        if random_part == path.name or len(random_part) != 8 or path.is_symlink() or not path.is_file():
+            continue
+        if time.time() - path.stat().st_mtime > REMAINS_AFTER_SECONDS:
+            path.unlink(missing_ok=True)

@@ -58,8 +58,11 @@ def targets(record: Record) -> Evidence | None:
 
 
 def _missed(claim: Row) -> str:
-    where = "" if claim["n"] is None else f" at n = {claim['n']:,}"
-    return f"{claim['claim']}{where}: {number(claim['measured'])}, target {claim['comparison']} {claim['target']:g}"
+    where = [] if claim["n"] is None else [f"n = {claim['n']:,}"]
+    where += [str(claim[field]) for field in ("dtype", "passes") if claim.get(field)]
+    at = f" at {', '.join(where)}" if where else ""
+    measured = f"{number(claim['measured'])} {claim['unit']}"
+    return f"{claim['claim']}{at}: {measured}, target {claim['comparison']} {claim['target']:g}"
 
 
 def _timed(record: Record) -> list[Row]:

@@ -112,7 +112,7 @@ def test_sections_in_the_papers_order(page):
 def test_claims_lead_to_the_runs_that_decide_them(page):
     chips = [span["class"].split()[1] for span in page.having("span") if (span.get("class") or "").startswith("chip")]
     assert {"holds", "does-not-hold", "undecided"} <= set(chips)
-    assert "blocks against fused, s=10 at n = 4,096: 14.5" in page.text
+    assert "blocks against fused, s=10 at n = 4,096, float32, forward: 14.5 times the time, target <= 14" in page.text
 
 
 def test_hostile_names_and_values_do_nothing(plsh, tmp_path):

@@ -35,6 +35,11 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
+def note(text: str) -> None:
+    """Print a line to stderr: a remark beside the results."""
+    print(text, file=sys.stderr, flush=True)
+
+
 @contextmanager
 def whole_run() -> Iterator[None]:
     """Printing in the body survives a closed pipe: what follows goes nowhere."""

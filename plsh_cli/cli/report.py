@@ -35,10 +35,9 @@ def report(
     def make() -> None:
         from plsh_cli.report.page import write
 
-        written = write.write(
-            runs or [], Path(out).expanduser(), format_, None if to is None else Path(to).expanduser()
-        )
-        for line in written:
-            console.say(line)
+        target = None if to is None else Path(to).expanduser()
+        say = console.note if target is not None and write.is_stream(target) else console.say  # it may be our stdout
+        for line in write.write(runs or [], Path(out).expanduser(), format_, target):
+            say(line)
 
     guarded(make, debug)

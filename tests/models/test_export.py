@@ -187,6 +187,21 @@ def test_folders_that_are_not_empty(plsh, base, tmp_path):
     assert plsh("export", run.name, "--to", "empty").code == 0
 
 
+def test_links_lead_to_the_folder(plsh, base, tmp_path):
+    run = cases.save_run(tmp_path / "runs", base)
+    for name, there in (("empty", True), ("new", False)):
+        if there:
+            (tmp_path / name).mkdir()
+        (tmp_path / f"to-{name}").symlink_to(tmp_path / name)
+        done = plsh("export", run.name, "--to", f"to-{name}")
+        assert done.code == 0, done.text
+        assert (tmp_path / f"to-{name}").is_symlink()
+        assert (tmp_path / name / "adapter_model.safetensors").is_file()
+    (tmp_path / "loop").symlink_to("loop")
+    assert plsh("export", run.name, "--to", "loop").code == 2
+    assert (tmp_path / "loop").is_symlink()
+
+
 def test_a_base_that_moved_and_another_one(plsh, tmp_path):
     base = cases.save_base(tmp_path / "base")
     run = cases.save_run(tmp_path / "runs", base)

@@ -8,6 +8,9 @@ import io
 import json
 import os
 import re
+import socket
+import stat
+import threading
 import time
 from pathlib import Path
 
@@ -46,6 +49,11 @@ class Document(html.parser.HTMLParser):
 
     def having(self, tag):
         return [attributes for name, attributes in self.elements if name == tag]
+
+
+def _make_socket(name: str) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(name)
 
 
 @pytest.fixture
@@ -245,13 +253,65 @@ def test_an_empty_folder_gives_a_page_that_says_so(plsh):
         (["train"], "fits 2 runs"),
         (["--to", "runs"], "is a folder"),
         (["--to", "/proc/x/page.html"], "cannot be written"),
+        (["--to", "socket"], "is neither a file nor a pipe"),
+        (["--to", "loop"], "cannot be written"),
+        (["--to", "file/page.html"], "cannot be written"),
     ],
 )
 def test_wrong_input_is_one_message(plsh, runs, words, says):
+    _make_socket("socket")
+    os.symlink("loop", "loop")
+    Path("file").touch()
+    before = {name: os.lstat(name) for name in ("socket", "loop", "file")}
     done = plsh("report", *words)
     assert done.code == 2
     assert says in done.text
     assert len(done.err.strip().splitlines()) == 1
+    assert all(os.path.samestat(os.lstat(name), was) for name, was in before.items())
+
+
+@pytest.mark.parametrize("format_", ["html", "md", "csv"])
+def test_a_pipe_is_written_into(plsh, runs, format_):
+    """What is no file keeps its place: it gets the same page, and the remark goes to stderr, not into the page."""
+    assert plsh("report", "--format", format_, "--to", f"page.{format_}").code == 0
+    os.mkfifo("pipe")
+    os.symlink("pipe", "link")
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(Path("pipe").read_bytes()))
+    reader.start()
+    done = plsh("report", "--format", format_, "--to", "link")
+    reader.join(60)
+    assert done.code == 0, done.text
+    assert done.out == ""
+    assert done.err.startswith("report: link (")
+    assert stat.S_ISFIFO(os.lstat("pipe").st_mode)
+    assert os.path.islink("link")
+    made = re.compile(r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(:\d{2})?")  # when it was made
+    assert made.sub("", got[0].decode()) == made.sub("", Path(f"page.{format_}").read_text(encoding="utf-8"))
+
+
+def test_what_is_written_into_and_what_is_replaced(tmp_path, monkeypatch):
+    """A device counts with the pipes (asked only: a test that went wrong here would cost the machine its device)."""
+    assert write.is_stream(Path(os.devnull))
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("file").touch()
+    _make_socket("socket")
+    for name in ("missing", "folder", "file", "socket"):
+        assert not write.is_stream(Path(name))
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_file_behind_a_link_is_written(plsh, runs, there):
+    Path("shelf").mkdir()
+    if there:
+        Path("shelf/page.csv").write_text("old")
+    os.symlink("shelf/page.csv", "latest.csv")
+    done = plsh("report", "--format", "csv", "--to", "latest.csv")
+    assert done.code == 0, done.text
+    assert os.path.islink("latest.csv")
+    assert Path("shelf/page.csv").read_text(encoding="utf-8").startswith("run")
+    assert [path.name for path in Path("shelf").iterdir()] == ["page.csv"]
 
 
 def test_figures_have_no_colours_of_their_own():

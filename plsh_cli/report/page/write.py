@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from plsh_cli import rundir
 from plsh_cli.errors import MessageError, UserError
@@ -28,18 +31,20 @@ def write(names: Sequence[str], out: Path, format_: str, to: Path | None) -> lis
     if format_ not in FORMATS:
         raise UserError("--format", format_, f"must be one of {', '.join(FORMATS)}")
     target = to if to is not None else out / f"report.{format_}"
-    if target.is_dir():
-        raise UserError("--to", str(target), "is a folder; give the file to write")
+    with _written(target):
+        _check(target)
     records = _chosen(names, out)
     if format_ == "csv":
         pieces: Iterable[str] = rows.table(records)
     else:
         content = gather(records, named=bool(names))
-        pieces = html.page(content, target) if format_ == "html" else markdown.page(content, target)
-    _whole(target, pieces)
+        base = Path(f"report.{format_}") if is_stream(target) else target  # what links start from
+        pieces = html.page(content, base) if format_ == "html" else markdown.page(content, base)
+    with _written(target):
+        size = _into(target, pieces) if is_stream(target) else _whole(Path(os.path.realpath(target)), pieces)
     states = {state: sum(one.state == state for one in records) for state in (*rundir.STATES, "foreign")}
     counts = ", ".join(f"{number} {state}" for state, number in states.items() if number) or "no runs yet"
-    return [f"report: {target} ({counts}; {target.stat().st_size / 1e6:.1f} MB)"]
+    return [f"report: {target} ({counts}; {size / 1e6:.1f} MB)"]
 
 
 def _chosen(names: Sequence[str], out: Path) -> list[Record]:
@@ -69,25 +74,60 @@ def _folder(name: str, out: Path) -> Path:
         raise
 
 
-def _whole(target: Path, pieces: Iterable[str]) -> None:
-    """Write a text file whole: into a temporary file beside it, then renamed."""
+@contextmanager
+def _written(target: Path) -> Iterator[None]:
+    """What the system refuses in the body is said of this file, as UserError."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_remains(target)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
+        yield
     except OSError as error:
         raise UserError("--to", str(target), f"cannot be written ({error.strerror or error})") from None
+
+
+def _check(target: Path) -> None:
+    """Raise UserError where this is there and is neither a file nor something to write into."""
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace", newline="\n") as handle:
-            handle.writelines(pieces)
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
+        raise UserError("--to", str(target), "is a folder; give the file to write")
+    if not stat.S_ISREG(mode) and not is_stream(target):
+        raise UserError("--to", str(target), "is neither a file nor a pipe; give the file to write")
+
+
+def is_stream(target: Path) -> bool:
+    """Whether this is a pipe or a character device, such as /dev/stdout: something that is written into."""
+    try:
+        mode = target.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def _into(target: Path, pieces: Iterable[str]) -> int:
+    """Write into a pipe or device, which keeps its place; the bytes written."""
+    with open(target, "wb") as handle:
+        return _fill(handle, pieces)
+
+
+def _whole(target: Path, pieces: Iterable[str]) -> int:
+    """Write a file whole: into a temporary file beside it, then renamed; the bytes written."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_remains(target)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as handle:
+            size = _fill(handle, pieces)
         os.chmod(temporary, 0o644)
         os.replace(temporary, target)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise UserError("--to", str(target), f"cannot be written ({error.strerror or error})") from None
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    return size
+
+
+def _fill(handle: IO[bytes], pieces: Iterable[str]) -> int:
+    return sum(handle.write(piece.encode("utf-8", errors="replace")) for piece in pieces)
 
 
 def _remove_remains(target: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _PLAIN_SECONDS = 5.0
+# All but line ends and tabs that a terminal obeys: C0, C1, and what turns the direction of text.
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class Counter(Protocol):
@@ -29,15 +32,20 @@ def output() -> Console:
     return Console(width=width, highlight=False, markup=False, soft_wrap=width is not None)
 
 
-def say(text: str) -> None:
+def printable(text: str) -> str:
+    """The text with what a terminal would obey written out, such as \\x1b: names and messages may be anybody's."""
+    return _COMMANDS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def say(text: str = "") -> None:
     """Print a line at once. A reader that has gone away (a closed pipe) does not end the run."""
     with whole_run():
-        print(text, flush=True)
+        print(printable(text), flush=True)
 
 
 def note(text: str) -> None:
-    """Print a line to stderr: a remark beside the results."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line to stderr: a remark beside the results, or an error."""
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from plsh_cli import ranks
+from plsh_cli import console, ranks
 from plsh_cli.errors import MessageError, PlshError, Terminated
 
 if TYPE_CHECKING:
     from plsh_cli.config.schema import Command
     from plsh_cli.experiments.resume import Resumption
+
+#: No room: on the disk, in a quota, or for a file of that size.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: What is wrong with a path that was given.
+_NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 
 
 @dataclass(frozen=True)
@@ -57,11 +62,10 @@ def _echo(command: str, sugar: list[str], overrides: list[str], mode: Mode) -> N
         from plsh_cli.config import check
 
         words = ["plsh", *check.spelled(command).split(), *overrides, *(["--multirun"] if mode.multirun else [])]
-        print(f"same as: {shlex.join(words)}", flush=True)
+        console.say(f"same as: {shlex.join(words)}")
 
 
 def _single(config: Command, overrides: list[str], mode: Mode, found: Resumption | None) -> None:
-    from plsh_cli import console
     from plsh_cli.experiments import harness
 
     if found is not None:
@@ -74,7 +78,7 @@ def _single(config: Command, overrides: list[str], mode: Mode, found: Resumption
         planned = harness.plan(config) | harness.calibrate(config)
         print(as_yaml(config), end="")
         for key, value in planned.items():
-            print(f"# {key}: {value}", flush=True)
+            console.say(f"# {key}: {value}")
         harness.check_fit(config)
         return
     for line in found.differences if found else []:
@@ -112,22 +116,26 @@ def guarded(work: Callable[[], None], debug: bool) -> None:
         if debug:
             raise
         if ranks.main():
-            print(f"plsh: {error}", file=sys.stderr)
+            console.note(f"plsh: {error}")
         elif error.exit_code != 2:
-            print(f"plsh: process {ranks.rank()}: {error}", file=sys.stderr)
+            console.note(f"plsh: process {ranks.rank()}: {error}")
         raise typer.Exit(error.exit_code) from None
     except Terminated:
-        print("plsh: terminated", file=sys.stderr)
+        console.note("plsh: terminated")
         raise typer.Exit(143) from None
     except KeyboardInterrupt:
-        print("plsh: interrupted", file=sys.stderr)
+        console.note("plsh: interrupted")
         raise typer.Exit(130) from None
     except Exception as error:
         if debug:
             raise
-        print(
-            f"plsh: unexpected {type(error).__name__}: {error} (run it with --debug for the traceback)", file=sys.stderr
-        )
+        if isinstance(error, OSError) and error.errno in _FULL:
+            console.note(f"plsh: the output cannot be written: {error.strerror}")
+        elif isinstance(error, OSError) and error.errno in _NO_PATH and error.filename is not None:
+            console.note(f"plsh: {str(error.filename)[:120]}: {error.strerror}")
+            raise typer.Exit(2) from None
+        else:
+            console.note(f"plsh: unexpected {type(error).__name__}: {error} (run it with --debug for the traceback)")
         raise typer.Exit(1) from None
 
 

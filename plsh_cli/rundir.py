@@ -28,6 +28,9 @@ from plsh_cli.errors import MessageError, UserError
 STATES = ("running", "done", "failed", "killed")
 #: Locked for as long as a process works in a run folder.
 LOCK = ".lock"
+#: So many lists and dictionaries lie in one another at most in a file that is read.
+MOST_NESTED = 64
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 @dataclass(frozen=True)
@@ -130,12 +133,30 @@ class RunFolder:
                 handle.write((json.dumps(finite(status)) + "\n").encode())
                 handle.truncate()
 
-    def status(self) -> dict[str, Any] | None:
-        """status.json, with state "killed" where its process is gone without having said so; None where unreadable."""
+    def status(self, mine: bool = False) -> dict[str, Any] | None:
+        """status.json, with state "killed" where its process is gone without having said so; None where unreadable.
+
+        Whoever holds the folder's claim lives, also where its process cannot be seen from here, as in another
+        container. mine: this process holds it.
+        """
         status = read_json(self.path / "status.json")
-        if status and status.get("state") == "running" and not _alive(status):
+        if status and status.get("state") == "running" and not _alive(status) and (mine or not self._held()):
             status |= {"state": "killed", "reason": "the process ended without a word (kill -9, power cut or crash)"}
         return status
+
+    def _held(self) -> bool:
+        """Whether some process has claimed this folder."""
+        from filelock import FileLock, Timeout
+
+        if not (self.path / LOCK).is_file():
+            return False
+        try:
+            with FileLock(self.path / LOCK, timeout=0):
+                return False
+        except Timeout:
+            return True
+        except OSError:
+            return False
 
 
 def process_facts() -> dict[str, object]:
@@ -169,10 +190,12 @@ def every(out: str, command: str = "*") -> Iterator[RunFolder]:
 
 
 def finished(out: str, command: str, config_hash: str) -> RunFolder | None:
-    """The newest finished run of this command with this config hash, or None."""
+    """The newest finished run of this command with this config hash whose result is there, or None."""
     for run in reversed(list(every(out, command))):
         status = run.status()
-        if status and status.get("state") == "done" and status.get("config_hash") == config_hash:
+        if not status or status.get("state") != "done" or status.get("config_hash") != config_hash:
+            continue
+        if isinstance((read_json(run.path / "result.json") or {}).get("rows"), list):
             return run
     return None
 
@@ -193,12 +216,38 @@ def finite(value: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file, or None where there is none or it cannot be read."""
+    """The JSON object in a file; None where there is none, it cannot be read, or it is nested deeper than any run's."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        if not path.is_file():  # a pipe would be waited for
+            return None
+        text = path.read_bytes()
+        value = json.loads(text.decode("utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    if not isinstance(value, dict) or (_nesting(text) > MOST_NESTED and nested(value)):
+        return None
+    return value
+
+
+def nested(value: list[Any] | dict[Any, Any]) -> bool:
+    """Whether lists and dictionaries lie in one another more than MOST_NESTED deep."""
+    level = [value]
+    for _ in range(MOST_NESTED):
+        level = [
+            item
+            for one in level
+            for item in (one.values() if isinstance(one, dict) else one)
+            if isinstance(item, (list, dict))
+        ]
+    return bool(level)
+
+
+def _nesting(text: bytes) -> int:
+    """How deep brackets are nested, counting those in strings too; quick for files of any size."""
+    import numpy as np
+
+    brackets = np.frombuffer(text.translate(None, _NO_BRACKETS), dtype=np.uint8)
+    return int(np.cumsum(np.where((brackets == 0x5B) | (brackets == 0x7B), 1, -1)).max(initial=0))
 
 
 def now() -> str:
@@ -231,21 +280,30 @@ def _alive(status: Mapping[str, object]) -> bool:
     if status.get("host") != socket.gethostname():
         return True  # another machine's process cannot be checked from here
     pid = status.get("pid")
-    if not isinstance(pid, int):
+    if not isinstance(pid, int) or pid <= 0:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         pass
+    state, begun = _proc(pid)
+    if state in ("Z", "X"):
+        return False  # it has ended, and nobody has asked after it
     started = status.get("pid_started")
-    return started is None or started == _pid_started(pid)
+    return started is None or started == begun
 
 
 def _pid_started(pid: int) -> int | None:
+    return _proc(pid)[1]
+
+
+def _proc(pid: int) -> tuple[str | None, int | None]:
+    """The state of a process, and when it started in clock ticks since boot; None where there is no /proc."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return int(text.rpartition(")")[2].split()[19])
+        fields = text.rpartition(")")[2].split()
+        return fields[0], int(fields[19])
     except (OSError, ValueError, IndexError):
-        return None
+        return None, None

@@ -15,7 +15,7 @@ class Run:
     """Takes what an experiment tells its run."""
 
     def __init__(self):
-        self.metrics, self.lines, self.arrays, self.steps = [], [], {}, []
+        self.metrics, self.lines, self.arrays, self.rows, self.steps = [], [], {}, {}, []
 
     def log(self, metrics):
         self.metrics.append(metrics)
@@ -30,6 +30,9 @@ class Run:
 
     def advance(self, n=1):
         self.steps.append(n)
+
+    def save_rows(self, name, rows):
+        self.rows[name] = rows
 
     def save_arrays(self, name, **arrays):
         self.arrays[name] = arrays

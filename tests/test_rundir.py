@@ -103,5 +103,9 @@ def test_finished_finds_only_done_runs_with_the_hash(tmp_path):
     folder.set_status("running", config_hash="abc", **rundir.process_facts())
     assert rundir.finished(str(tmp_path), "approx", "abc") is None
     folder.set_status("done")
+    assert rundir.finished(str(tmp_path), "approx", "abc") is None, "its result is not there"
+    (folder.path / "result.json").write_text('{"rows": [')
+    assert rundir.finished(str(tmp_path), "approx", "abc") is None, "its result is damaged"
+    folder.write_json("result.json", {"rows": []})
     assert rundir.finished(str(tmp_path), "approx", "abc") == folder
     assert rundir.finished(str(tmp_path), "approx", "abd") is None

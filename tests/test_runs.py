@@ -94,6 +94,89 @@ def test_since_is_an_age_or_a_date(since, then):
     assert listing.moment(since, NOW) == then
 
 
+def test_since_reaches_back_before_the_year_1000(plsh, some):
+    assert listing.moment("400000d", NOW).startswith("0931-")
+    for since in ("400000d", "0999-01-01"):
+        assert "is_done" in plsh("runs", "--since", since).out
+
+
+def test_a_run_whose_claim_is_held_is_running_whatever_its_process(plsh, some, tmp_path):
+    """As in another container: its process cannot be seen from here."""
+    folder = RunFolder(some["killed"])
+    gone = {"host": rundir.process_facts()["host"], "pid": 2**22 + 1, "pid_started": 5}
+    folder.set_status("running", **gone)
+    assert folder.status()["state"] == "killed"
+    with folder.claimed():
+        assert folder.status()["state"] == "running"
+        assert folder.status(mine=True)["state"] == "killed"
+        done = plsh("runs", "--prune", "killed", "--yes")
+        assert "nothing to delete" in done.text
+        assert folder.path.is_dir()
+    assert "deleted" in plsh("runs", "--prune", "killed", "--yes").text
+    assert not folder.path.exists()
+
+
+def test_a_claim_that_is_taken_after_the_list_keeps_the_run(some, tmp_path):
+    from plsh_cli.experiments import pruning
+
+    (record,) = [one for one in listing.scan(str(tmp_path / "runs")) if one.state == "failed"]
+    with RunFolder(record.path).claimed():
+        (pruned,) = pruning.delete([record], ["failed"], tmp_path / "runs")
+    assert "still running" in pruned.kept
+    assert record.path.is_dir()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
+def test_a_process_that_has_ended_unasked_does_not_run(some):
+    import subprocess
+    import sys
+
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    folder = RunFolder(some["killed"])
+    facts = rundir.process_facts() | {"pid": child.pid, "pid_started": rundir._pid_started(child.pid)}
+    folder.set_status("running", **facts)
+    assert folder.status()["state"] == "running"
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie now
+    try:
+        assert folder.status()["state"] == "killed"
+    finally:
+        child.stdin.close()
+        child.wait()
+
+
+def test_files_that_vanish_meanwhile_are_not_counted(some, monkeypatch):
+    from plsh_cli.report import library
+
+    before = library.read(some["done"]).size()
+    (some["done"] / "more").write_bytes(b"x" * 1000)
+    assert library.read(some["done"]).size() == before + 1000
+    real = os.lstat
+
+    def vanishing(path, *more, **named):
+        if str(path).endswith("/more"):
+            raise FileNotFoundError(path)
+        return real(path, *more, **named)
+
+    monkeypatch.setattr(os, "lstat", vanishing)
+    assert library.read(some["done"]).size() == before
+
+
+@pytest.mark.parametrize("words", ["runs --out", "show", "report", "report --out"])
+@pytest.mark.parametrize("path", ["~nosuch/x", "x" * 300, "~nosuch/" + "y" * 300], ids=["no user", "long", "both"])
+def test_paths_that_cannot_be_are_one_message(plsh, some, words, path):
+    done = plsh(*words.split(), path)
+    assert done.code == 2, done.text
+    assert len(done.err.strip().splitlines()) == 1
+    assert "unexpected" not in done.text
+
+
+def test_a_study_whose_folder_cannot_be_is_one_message(plsh):
+    done = plsh("reproduce", "--dry-run", "--out", "x" * 300)
+    assert done.code == 2, done.text
+    assert len(done.err.strip().splitlines()) == 1
+
+
 @pytest.mark.parametrize("since", ["", "2", "d2", "-2d", "yesterday", "99999999999w", "2026-13-01"])
 def test_since_that_is_neither_is_refused(since):
     with pytest.raises(UserError, match="--since"):

@@ -27,7 +27,7 @@ def cache_folder() -> Path:
     """Where assets are kept: the environment variable PLSH_CACHE, else plsh in the user's cache folder."""
     chosen = os.environ.get("PLSH_CACHE")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return Path(os.path.expanduser(chosen)).absolute()
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("plsh", appauthor=False))

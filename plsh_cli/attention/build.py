@@ -115,7 +115,7 @@ def _remove_leftovers(folder: Path) -> None:
 def cache_folder() -> Path:
     """Return the folder of compiled libraries."""
     chosen = os.environ.get("PLSH_CACHE")
-    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "plsh" / "kernels"
+    return Path(os.path.expanduser(chosen)) if chosen else Path.home() / ".cache" / "plsh" / "kernels"
 
 
 def find_compiler() -> tuple[str, ...]:

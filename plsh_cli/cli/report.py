@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,10 @@ def report(
             metavar="[RUN]...", show_default=False, help="Run folders, or parts of their names; all of them."
         ),
     ] = None,
-    format_: Annotated[str, typer.Option("--format", help="html, md or csv.")] = "html",
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", help="html, md or csv (html, or what TO ends with).", show_default=False),
+    ] = None,
     to: Annotated[
         str | None,
         typer.Option("--to", help="The file to write (report.html, .md or .csv in OUT).", show_default=False),
@@ -35,9 +39,9 @@ def report(
     def make() -> None:
         from plsh_cli.report.page import write
 
-        target = None if to is None else Path(to).expanduser()
+        target = None if to is None else Path(os.path.expanduser(to))
         say = console.note if target is not None and write.is_stream(target) else console.say  # it may be our stdout
-        for line in write.write(runs or [], Path(out).expanduser(), format_, target):
+        for line in write.write(runs or [], Path(os.path.expanduser(out)), format_, target):
             say(line)
 
     guarded(make, debug)

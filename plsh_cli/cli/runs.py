@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -62,13 +63,12 @@ def runs(
         wanted = listing.wanted(command, state, name, since, {*SCHEMAS, *(record.command for record in records)})
         chosen = [record for record in records if wanted.fits(record)]
         if prune is not None:
-            _prune(chosen, prune, Path(out).expanduser(), yes)
+            _prune(chosen, prune, Path(os.path.expanduser(out)), yes)
         elif as_json:
             _print_json([listing.plain(record) for record in chosen])
         else:
-            with console.whole_run():
-                for line in listing.lines(chosen, datetime.now(UTC), console.output().width):
-                    print(line)
+            for line in listing.lines(chosen, datetime.now(UTC), console.output().width):
+                console.say(line)
 
     guarded(work, debug)
 

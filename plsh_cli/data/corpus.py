@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ def _only(source: Source) -> Path:
 
 
 def _files_of(source: str) -> list[tuple[str, Path]]:
-    path = Path(source).expanduser().absolute()
+    path = Path(os.path.expanduser(source)).absolute()
     if path.is_file():
         return [(path.name, path)]
     if path.is_dir():

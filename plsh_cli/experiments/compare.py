@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from plsh_cli.config.compose import parse
 from plsh_cli.config.schema.compare import CompareCommand
 from plsh_cli.errors import UserError
 from plsh_cli.experiments import attn_error_inputs, compare_attention, compare_matrix, compare_plan, compare_training
@@ -18,11 +19,10 @@ from plsh_cli.experiments.attn_error_plan import as_time
 from plsh_cli.experiments.compare_costs import NAMES
 from plsh_cli.experiments.compare_match import Matcher, Pair
 from plsh_cli.experiments.compare_plan import Heads
-from plsh_cli.experiments.compare_rows import Facts, first_line, row
+from plsh_cli.experiments.compare_rows import Facts, every_error, first_line, mean_error, row
 from plsh_cli.experiments.compare_settings import Setting
 from plsh_cli.experiments.compare_time import ByTime
 from plsh_cli.experiments.result import Result
-from plsh_cli.stats import t_interval
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,6 +87,11 @@ def plan(cfg: CompareCommand) -> dict[str, object]:
     return planned
 
 
+def check_overrides(cfg: CompareCommand, overrides: Sequence[str]) -> None:
+    """Raise UserError for an override of a setting that this level does not have."""
+    compare_plan.check_heeded(cfg, [(one.key_or_group, one.get_value_element_as_str()) for one in parse(overrides)])
+
+
 def run(cfg: CompareCommand, run: Any) -> Result:
     """Match, measure, compare. `run` gives progress, metrics and plain lines (see `experiments.harness.Run`)."""
     started = time.perf_counter()
@@ -107,6 +112,7 @@ def run(cfg: CompareCommand, run: Any) -> Result:
             table.append(row(facts, measure, n, pair, errors))
     for one in table:
         run.log({key: value for key, value in one.items() if value is not None})
+    run.save_rows("pairs", every_error(measured.measures, measured.errors, cfg.seed))
     summary = {
         "first_line": first_line(measured.matched.pairs, cfg.compare.cost),
         "level": cfg.compare.level,
@@ -212,7 +218,8 @@ def _training(cfg: CompareCommand, run: Any) -> Measured:
 
 def _matched(cfg: CompareCommand, found: Heads, run: Any, matcher: Matcher) -> Matched:
     pairs = compare_plan.pairs_of(cfg, found, matcher)
-    run.say(first_line(pairs, cfg.compare.cost))
+    if cfg.compare.level == "training":  # long before the tables, which begin with it
+        run.say(first_line(pairs, cfg.compare.cost))
     reference = compare_plan.reference_of(cfg, found, matcher)
     settings = compare_plan.settings_of(pairs)
     more = [reference[0]] if reference and reference[0] not in settings else []
@@ -226,8 +233,8 @@ def _reference(measured: Measured) -> dict[str, object] | None:
     setting, cost = measured.matched.reference
     errors = {}
     for place, (measure, _) in enumerate(measured.measures):
-        mean, half = t_interval(measured.errors[setting][place].ravel())
-        errors[measure] = {"error": mean, "ci95": half}
+        found = mean_error("error", measured.errors[setting][place])
+        errors[measure] = {"error": found["error"], "ci95": found["error_ci95"]}
     return {"bias": setting.bias, "knob": setting.label(), "cost": cost, "errors": errors}
 
 

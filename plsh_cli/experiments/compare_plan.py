@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from plsh_cli import assets
@@ -45,6 +45,20 @@ class Heads:
         return [float(kernel.sigma or 0.0) for kernel in self.kernels]
 
 
+#: Where a key has an effect, if not everywhere: at levels, and at level attention by its inputs.
+_CAPTURED, _RANDOM = "attention on captured", "attention on random"
+_HEEDED = {
+    "compare.inputs": (_CAPTURED, _RANDOM),
+    "compare.n": ("matrix", _CAPTURED, _RANDOM),
+    "compare.texts": (_CAPTURED, _RANDOM),
+    "compare.layers": (_CAPTURED,),
+    "compare.heads": (_RANDOM,),
+    "compare.head_dim": (_RANDOM,),
+    "compare.train": ("training",),
+    "compare.processes": ("training",),
+}
+
+
 def check_settings(cfg: CompareCommand) -> None:
     """UserError for what does not go together."""
     asked, level = cfg.compare, cfg.compare.level
@@ -62,6 +76,17 @@ def check_settings(cfg: CompareCommand) -> None:
         allowed = f"is a model's own attention, and {where} belong to no model; use none for attention without bias"
         raise UserError(key, "original", allowed, "--baseline" if key.endswith("baseline") else "--methods")
     _check_model(cfg)
+
+
+def check_heeded(cfg: CompareCommand, given: Iterable[tuple[str, str]]) -> None:
+    """Raise UserError where one of these keys, with its value, is without effect at this level."""
+    level, inputs = cfg.compare.level, cfg.compare.inputs
+    here = f"attention on {inputs}" if level == "attention" else level
+    for key, value in given:
+        where = _HEEDED.get(key, (here,))
+        if here not in where:
+            allowed = f"has no effect at level={here.replace(' on ', ' with compare.inputs=')}; it is for "
+            raise UserError(key, value, f"{allowed}{' and '.join(where)}: leave it out", "compare.level=...")
 
 
 def _check_model(cfg: CompareCommand) -> None:

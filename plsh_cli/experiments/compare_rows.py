@@ -13,7 +13,13 @@ Fields:
 - pairs (units), unit (what one is), texts, seeds, seed_first
 - difference_ci95_texts, p_value_texts: the same over the means of each text; null unless a text has several units
 - verdict: better or worse where the whole interval lies on one side of 0, over units and, where there is one, over
-  texts too (units of one text share it); undecided otherwise, and with a single pair.
+  texts too (units of one text share it); undecided otherwise, with a single pair, for a difference that is no larger
+  than what the level's arithmetic tells apart (RESOLUTION), and where an error is not finite
+- not_finite: in which errors that is, as where a training has diverged; empty where there is none. Errors that have
+  such values, and the difference, are null then.
+
+pairs.csv has what the rows are means of: measure, n, bias, num_samples, knob, lengths (tokens of every head's block),
+text (from 0), seed (null where none matters), error. Settings that are the same are there once.
 """
 
 from __future__ import annotations
@@ -28,17 +34,27 @@ from scipy import stats
 
 from plsh_cli.experiments.compare_costs import NAMES
 from plsh_cli.experiments.compare_match import TOLERANCE, Pair
+from plsh_cli.experiments.compare_settings import Setting
 from plsh_cli.stats import t_interval
+
+#: Differences between relative errors that rounding alone makes: float32 outputs, float64 matrices and losses.
+RESOLUTION = {"attention": 1e-6, "matrix": 1e-12, "training": 1e-12}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean paired difference, the half-width of its 95 % t interval and the p-value; both None for a single pair."""
+    """A mean paired difference, the half-width of its 95 % t interval and the p-value; both None for a single pair.
 
-    mean: float
+    mean: None where it is not finite.
+    """
+
+    mean: float | None
     ci95: float | None
     p_value: float | None
     pairs: int
+
+
+_NO_DIFFERENCE = Difference(None, None, None, 0)
 
 
 @dataclass(frozen=True)
@@ -72,11 +88,13 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Difference:
     return Difference(mean, half, float(found.pvalue), difference.size)
 
 
-def verdict(*differences: Difference | None) -> str:
+def verdict(*differences: Difference | None, resolution: float = 0.0) -> str:
     """better, worse or undecided, of a difference in something that is better the smaller it is."""
     told = [one for one in differences if one is not None]
     sides = {
-        "undecided" if one.ci95 is None or abs(one.mean) <= one.ci95 else ("better" if one.mean < 0 else "worse")
+        "undecided"
+        if one.mean is None or one.ci95 is None or abs(one.mean) <= max(one.ci95, resolution)
+        else ("better" if one.mean < 0 else "worse")
         for one in told
     }
     return sides.pop() if len(sides) == 1 else "undecided"
@@ -87,8 +105,11 @@ def row(facts: Facts, measure: str, n: int, pair: Pair, errors: tuple[np.ndarray
     seeded = facts.by_seed or pair.method.drawn or pair.baseline.drawn
     method, baseline = (_units(one, facts.seeds if seeded else 1) for one in errors)
     texts, seeds = method.shape
-    whole = paired(method.ravel(), baseline.ravel())
-    over_texts = paired(method.mean(axis=1), baseline.mean(axis=1)) if texts > 1 and seeds > 1 else None
+    whole, over_texts = _NO_DIFFERENCE, None
+    not_finite = [name for name, one in (("method", method), ("baseline", baseline)) if not np.isfinite(one).all()]
+    if not not_finite:
+        whole = paired(method.ravel(), baseline.ravel())
+        over_texts = paired(method.mean(axis=1), baseline.mean(axis=1)) if texts > 1 and seeds > 1 else None
     base = float(baseline.mean())
     return {
         "level": facts.level,
@@ -106,21 +127,45 @@ def row(facts: Facts, measure: str, n: int, pair: Pair, errors: tuple[np.ndarray
         "cost_ratio": pair.ratio,
         "matched": not pair.note,
         "cost_note": pair.note,
-        **_mean("method_error", errors[0]),
-        **_mean("baseline_error", errors[1]),
+        **mean_error("method_error", errors[0]),
+        **mean_error("baseline_error", errors[1]),
         "difference": whole.mean,
         "difference_ci95": whole.ci95,
-        "difference_relative": whole.mean / base if base else None,
+        "difference_relative": whole.mean / base if base and whole.mean is not None else None,
         "p_value": whole.p_value,
-        "pairs": whole.pairs,
+        "pairs": method.size,
         "unit": facts.units[0 if seeded else 1],
         "texts": texts,
         "seeds": seeds,
         "seed_first": facts.seed_first,
         "difference_ci95_texts": over_texts.ci95 if over_texts else None,
         "p_value_texts": over_texts.p_value if over_texts else None,
-        "verdict": verdict(whole, over_texts),
+        "verdict": verdict(whole, over_texts, resolution=RESOLUTION[facts.level]),
+        "not_finite": " and ".join(not_finite),
     }
+
+
+def every_error(
+    measures: Sequence[tuple[str, int]], errors: Mapping[Setting, np.ndarray], first_seed: int
+) -> list[dict[str, Any]]:
+    """The records of pairs.csv. errors: per setting (measures, texts, seeds)."""
+    return [
+        {
+            "measure": measure,
+            "n": n,
+            "bias": setting.bias,
+            "num_samples": setting.num_samples,
+            "knob": setting.label(),
+            "lengths": " ".join(map(str, setting.lengths or ())),
+            "text": text,
+            "seed": None if values.shape[2] == 1 and not setting.drawn else first_seed + seed,
+            "error": float(values[place, text, seed]),
+        }
+        for setting, values in errors.items()
+        for place, (measure, n) in enumerate(measures)
+        for text in range(values.shape[1])
+        for seed in range(values.shape[2])
+    ]
 
 
 def first_line(pairs: Sequence[Pair], cost: str) -> str:
@@ -145,6 +190,7 @@ def _units(values: np.ndarray, seeds: int) -> np.ndarray:
     return np.broadcast_to(values, (values.shape[0], seeds)) if values.shape[1] == 1 else values
 
 
-def _mean(name: str, values: np.ndarray) -> Mapping[str, float | None]:
-    mean, half = t_interval(values.ravel())
+def mean_error(name: str, values: np.ndarray) -> Mapping[str, float | None]:
+    """A mean with `_ci95`, the half-width of its 95 % t interval; null where values are not finite."""
+    mean, half = t_interval(values.ravel()) if np.isfinite(values).all() else (None, None)
     return {name: mean, f"{name}_ci95": half}

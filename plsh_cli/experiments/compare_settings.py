@@ -15,6 +15,8 @@ KNOBS = ("plsh", "window", "fixed_blocks")
 MOST_DRAWS = 4096
 #: The largest -ln eps: below, eps would be no normal float.
 _LARGEST_CUT = 690.0
+#: The smallest: above, eps would be 1.
+_SMALLEST_CUT = 1e-15
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def ladder(bias: str, sigmas: Sequence[float], n: int) -> Ladder:
         return lambda t: Setting(bias, num_samples=round(math.exp(t * math.log(MOST_DRAWS))))
     least, most = min(sigmas), max(sigmas)
     if bias == "window":
-        low, high = 0.5 / most, min(_LARGEST_CUT, (n + 1.0) / least)
+        low, high = (min(_LARGEST_CUT, max(_SMALLEST_CUT, cut)) for cut in (0.5 / most, (n + 1.0) / least))
         return lambda t: Setting(bias, eps=math.exp(-low * (high / low) ** t))
     # From blocks of one token in every head to blocks of n in every head.
     shortest, longest = 0.5 / (2.0 * most), 1.01 * n / (2.0 * least)

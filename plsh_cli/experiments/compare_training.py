@@ -7,6 +7,7 @@ decides initial weights, order of the data, draws and what is held out.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 MEASURES = ("bits_per_byte", "perplexity")
 #: Sections that the comparison decides.
-_OURS = ("data", "bias", "seed", "study", "resume")
+_OURS = ("data", "bias", "seed", "study", "resume", "experiment")
 #: Sections that a training run takes over from the comparison as they are.
 _TAKEN = ("model", "data", "out", "logger", "device")
 
@@ -42,7 +43,10 @@ def member(cfg: CompareCommand, setting: Setting, seed: int) -> tuple[TrainComma
     words += [*cfg.compare.train, f"seed={seed}"]
     ours = [text for text in cfg.compare.train if text.partition("=")[0].partition(".")[0] in _OURS]
     if ours:
-        raise MessageError(f"compare.train: {ours[0]}: data, bias and seed are those of the comparison; set them there")
+        raise MessageError(
+            f"compare.train: {ours[0]}: data, bias and seed are those of the comparison, set them there; "
+            "a preset brings its own"
+        )
     composed = compose.compose("train", words).model_dump(mode="json")
     mine = cfg.model_dump(mode="json")
     given = {text.partition("=")[0].split(".")[0] for text in cfg.compare.train}
@@ -110,15 +114,30 @@ def train(
 
 
 def _own_rows(path: Path) -> list[dict[str, Any]]:
-    record = rundir.read_json(path / "result.json")
-    if record is None:
-        raise MessageError(f"{path}: its result.json cannot be read; move the run away and repeat the command")
-    return [row for row in record["rows"] if row["own"]]
+    """The run's rows of its own bias, one for each length. Raises MessageError where they are not as they should be."""
+    record = rundir.read_json(path / "result.json") or {}
+    rows = record.get("rows")
+    own = [row for row in rows if isinstance(row, dict) and row.get("own") is True] if isinstance(rows, list) else []
+    lengths = {row.get("n") for row in own}
+    if not own or len(lengths) != len(own) or not all(_is_whole(row) for row in own):
+        raise MessageError(
+            f"{path}: its result.json cannot be read, or is not as a run leaves it; "
+            "move the run away and repeat the command"
+        )
+    return own
+
+
+def _is_whole(row: dict[str, Any]) -> bool:
+    """Whether a row has its length, and its measures; null is one that is not finite."""
+    numbers = [row.get(measure, "") for measure in MEASURES]
+    return isinstance(row.get("n"), int) and all(isinstance(one, (int, float)) or one is None for one in numbers)
 
 
 def _at(rows: Sequence[dict[str, Any]], n: int) -> list[float]:
-    (row,) = [row for row in rows if row["n"] == n]
-    return [row[measure] for measure in MEASURES]
+    """The measures at a length; NaN where the run has none there, or one that is not finite."""
+    found = [row for row in rows if row["n"] == n]
+    values = [found[0][measure] if found else None for measure in MEASURES]
+    return [math.nan if value is None else value for value in values]
 
 
 def _knob(cfg: CompareCommand, setting: Setting) -> list[str]:

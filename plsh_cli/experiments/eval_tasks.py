@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def score(cfg: EvalCommand, opened: Opened, chosen: list[Variant], run: Any) -> 
 
 
 def _folder(cfg: EvalCommand) -> Path | None:
-    folder = Path(cfg.eval.tasks_path).expanduser().absolute() if cfg.eval.tasks_path else None
+    folder = Path(os.path.expanduser(cfg.eval.tasks_path)).absolute() if cfg.eval.tasks_path else None
     if folder is not None and not folder.is_dir():
         raise UserError("eval.tasks_path", str(cfg.eval.tasks_path), "must be a folder with task files")
     return folder

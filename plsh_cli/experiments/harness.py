@@ -45,6 +45,10 @@ class Run:
         """A progress display; call `.advance()` on what it gives."""
         return console.progress(total, description)
 
+    def save_rows(self, name: str, rows: Sequence[Mapping[str, object]]) -> Path:
+        """Save flat records as <name>.csv in the run folder, whole."""
+        return self.folder.write_csv(f"{name}.csv", rows)
+
     def save_arrays(self, name: str, **arrays: Any) -> Path:
         """Save arrays as <name>.npz in the run folder, whole; loadable without pickle."""
         import numpy
@@ -148,7 +152,7 @@ def _claimed(folder: RunFolder, config: Command, overrides: Sequence[str], resum
     """
     with folder.claimed():
         if resumed:
-            status = folder.status() or {}
+            status = folder.status(mine=True) or {}
             if status.get("state") == "running":
                 raise MessageError(f"resume: {folder.path.name} is still running; stop it first")
             if status.get("state") == "done" and status.get("config_hash") == config_hash(config):

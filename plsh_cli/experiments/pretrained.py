@@ -7,6 +7,7 @@ without network or torch, `open_model` fetches and loads. Runs are looked for by
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -206,7 +207,7 @@ def _place(model: Model, out: str = "runs") -> _Place:
                 "model.revision", model.revision, f"belongs to models of the hub; {asset.name} is not there"
             )
         return _Place(repo=repo, revision=model.revision)
-    folder = Path(model.path).expanduser().absolute()
+    folder = Path(os.path.expanduser(model.path)).absolute()
     is_saved = restore.is_saved(model.path, out)
     if is_saved or folder.is_dir():
         if model.revision is not None:

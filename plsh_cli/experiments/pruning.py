@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plsh_cli.errors import UserError
+from plsh_cli.errors import MessageError, UserError
 from plsh_cli.report import library
 from plsh_cli.report.library import Record
+from plsh_cli.rundir import RunFolder
 
 #: States that a run can be deleted in.
 PRUNABLE = ("failed", "killed")
@@ -62,7 +63,10 @@ def _delete(record: Record, wanted: Sequence[str], out: Path) -> Pruned:
     if state not in wanted:
         return Pruned(record, f"it is {state} now")
     try:
-        shutil.rmtree(record.path)  # links in it are removed, not followed
+        with RunFolder(record.path).claimed():
+            shutil.rmtree(record.path)  # links in it are removed, not followed
+    except MessageError as error:
+        return Pruned(record, str(error))
     except OSError as error:
         return Pruned(record, f"it cannot be deleted: {error.strerror or error}", failed=True)
     return Pruned(record, None)

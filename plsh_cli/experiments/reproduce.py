@@ -7,6 +7,7 @@ by step, command, state (done | failed), code, seconds and log.
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from plsh_cli import console, rundir
 from plsh_cli.config.scales import Scale
-from plsh_cli.errors import MessageError
+from plsh_cli.errors import MessageError, Terminated
 from plsh_cli.experiments import ending, reproduce_plan, reproduce_step
 from plsh_cli.experiments.reproduce_plan import DONE, GOES_ON, REFUSED, RUNNING, Order, Planned
 from plsh_cli.experiments.train_progress import clock
@@ -46,12 +47,15 @@ def carry_out(order: Order, dry_run: bool) -> bool:
         console.say(line)
     if dry_run:
         return True
-    logs = Path(order.out).expanduser() / library.REPRODUCTIONS / order.scale
+    logs = Path(os.path.expanduser(order.out)) / library.REPRODUCTIONS / order.scale
     try:
         logs.mkdir(parents=True, exist_ok=True)
         with FileLock(logs.parent / ".lock", timeout=0), ending.terminable():
             ended = [_step(order, logs, one, len(steps)) for one in steps]
             trouble = _report(order, logs)
+    except (KeyboardInterrupt, Terminated):
+        console.note("plsh: stopped; the same command does what is missing")
+        raise
     except Timeout:
         raise MessageError(
             f"out: another plsh reproduce works in {order.out}; wait for it, or give another --out"
@@ -143,7 +147,7 @@ def _report_words(order: Order) -> list[str]:
 
 
 def _page(order: Order) -> Path:
-    return Path(order.out).expanduser() / "report.html"
+    return Path(os.path.expanduser(order.out)) / "report.html"
 
 
 def _report(order: Order, logs: Path) -> str | None:

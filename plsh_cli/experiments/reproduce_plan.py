@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -195,7 +196,7 @@ def _swept(order: Order, line: _Line) -> tuple[str, str | None]:
     jobs = [member.overrides for member in over_s.members] if over_s else sweep.expand(every)
     configs = [compose.compose(line.command, words, order.config_dir) for words in jobs]
     states = [_single(config, resumes=False)[0] for config in configs]
-    out = Path(configs[0].out).expanduser()
+    out = Path(os.path.expanduser(configs[0].out))
     for file in sorted(out.glob("sweeps/*/sweep.json"), reverse=True):
         told = rundir.read_json(file) or {}
         if told.get("command") == line.command and told.get("overrides") == every and _all_done(told.get("jobs")):

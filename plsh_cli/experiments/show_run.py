@@ -33,15 +33,15 @@ def show(record: Record) -> None:
     with console.whole_run():
         out = console.output()
         for line in _head(record):
-            print(line)
+            console.say(line)
         _tables(record, out)
         width = min(WIDTH, out.width)
         for lines in plots(record, width, ascii_only()):
-            print("\n" + "\n".join(lines))
+            console.say("\n" + "\n".join(lines))
         if record.figures:
-            print("\nfigures:")
+            console.say("\nfigures:")
         for file in record.figures:
-            print(f"  {file}")
+            console.say(f"  {file}")
 
 
 def plain(record: Record) -> dict[str, object]:
@@ -53,7 +53,7 @@ def plain(record: Record) -> dict[str, object]:
         "differences": differences(record),
         "config": record.config,
         "dirty": record.dirty,
-        "environment": _json(record, "env.json"),
+        "environment": rundir.read_json(record.path / "env.json"),
         "summary": record.summary,
         "rows": record.rows,
         "metrics": {name: points for name, points in metrics(record).items() if points},
@@ -80,6 +80,8 @@ def differences(record: Record) -> dict[str, list[object]] | None:
 def metrics(record: Record) -> dict[str, list[tuple[float, float]]]:
     """By metric of steps, its (step, value) pairs from metrics.jsonl; lines that are damaged are left out."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in METRICS}
+    if not (record.path / "metrics.jsonl").is_file():
+        return {}
     try:
         with open(record.path / "metrics.jsonl", encoding="utf-8", errors="replace") as lines:
             for line in lines:
@@ -148,7 +150,7 @@ def _commit(record: Record) -> str:
 
 
 def _environment(record: Record) -> str:
-    found = _json(record, "env.json") or {}
+    found = rundir.read_json(record.path / "env.json") or {}
     packages = found.get("packages")
     versions = packages if isinstance(packages, dict) else {}
     parts = [
@@ -163,6 +165,8 @@ def _environment(record: Record) -> str:
 
 def _errors(record: Record) -> Iterator[str]:
     """The end of error.txt."""
+    if not (record.path / "error.txt").is_file():
+        return
     try:
         lines = (record.path / "error.txt").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -191,21 +195,14 @@ def _tables(record: Record, out: Any) -> None:
     """The tables that the command printed, made again from its result."""
     if not record.rows:
         return
+    console.say()
     try:
-        sheets = report.tables(record.result)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        print(f"\nno tables: result.json does not have what they need ({type(error).__name__}: {error})")
-        return
-    print()
-    for sheet in sheets:
-        out.print(sheet)
-
-
-def _json(record: Record, name: str) -> dict[str, Any] | None:
-    try:
-        return rundir.read_json(record.path / name)
-    except RecursionError:
-        return None
+        for sheet in report.tables(record.result):
+            out.print(sheet)
+    except OSError:
+        raise
+    except Exception as error:  # a result of another version, or a damaged one
+        console.say(f"no tables: result.json does not have what they need ({type(error).__name__}: {error})")
 
 
 def _is_number(value: object) -> bool:

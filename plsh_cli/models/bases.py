@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def base_here(base: Base, given: str | Path | None = None, option: str = ARGUMEN
     the recorded or the given folder is not there, or holds another model.
     """
     if given is not None:
-        folder = Path(given).expanduser().absolute()
+        folder = Path(os.path.expanduser(given)).absolute()
         if not folder.is_dir():
             raise MessageError(f"{option.partition('=')[0]}: there is no folder {given}")
         return _checked(base, folder, option)

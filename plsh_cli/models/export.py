@@ -68,7 +68,7 @@ def export(
     alone = saved.record is not None and not merge
     if alone and dtype is not None:
         raise MessageError("an adapter is written as it is; a dtype is for whole models, with --merge")
-    to = Path(os.path.realpath(to.expanduser()))  # behind a link: a folder does not take a link's place
+    to = Path(os.path.realpath(os.path.expanduser(to)))  # behind a link: a folder does not take a link's place
     if os.path.lexists(to) and not (to.is_dir() and not any(to.iterdir())):
         raise MessageError(f"{to} exists and is not an empty folder; give another one")
     with _beside(to) as made:

@@ -6,6 +6,7 @@ Nothing is written, and nothing but safetensors and JSON of an adapter is read.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ def find(place: str | Path, out: str = "runs") -> Saved:
 
     Raises MessageError where there is no such run or folder, or no model in it.
     """
-    folder = Path(place).expanduser().absolute()
+    folder = Path(os.path.expanduser(place)).absolute()
     if folder.is_dir() and not _is_run(folder):
         if is_adapter(folder):
             return Saved(folder, None, read_record(folder))
@@ -102,7 +103,7 @@ def find(place: str | Path, out: str = "runs") -> Saved:
 
 def is_saved(place: str, out: str = "runs") -> bool:
     """Whether a text is a run, as folder or as part of the name of one, or the folder of an adapter."""
-    folder = Path(place).expanduser()
+    folder = Path(os.path.expanduser(place))
     if folder.is_dir():
         return _is_run(folder) or is_adapter(folder)
     return folder.name == place and any(place in run.path.name for run in rundir.every(out))

@@ -14,7 +14,7 @@ from plsh_cli.report import claims_compare, claims_matrix, claims_models, claims
 from plsh_cli.report.evidence import FAILS, HOLDS, NOT_MEASURED, UNDECIDED, Evidence
 from plsh_cli.report.library import Record
 
-SHOWN = 3  # runs named under a claim
+SHOWN = 3  # runs under a claim with what they say; the others are named
 
 Finder = Callable[[Record], Evidence | None]
 
@@ -23,7 +23,8 @@ Finder = Callable[[Record], Evidence | None]
 class Claim:
     """One claim. of: "paper" or "plsh" (what the paper leaves open). command: whose runs would say something about it.
 
-    evidence: what each run says, those against it first. left_out: how many more runs say something about it.
+    evidence: what each run says, those against it first, and of those that say the same the longest first. others: the
+    runs beyond SHOWN, whose words are not told.
     """
 
     text: str
@@ -31,7 +32,7 @@ class Claim:
     command: str
     verdict: str
     evidence: Sequence[Evidence]
-    left_out: int = 0
+    others: Sequence[Evidence] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def weigh(records: Iterable[Record]) -> list[Claim]:
         for place, question in enumerate(_QUESTIONS):
             try:
                 said = question.find(record)
-            except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError, OverflowError):
+            except Exception:
                 continue  # a damaged result, or one of another version
             if said is not None:
                 found[place].append(said)
@@ -130,9 +131,10 @@ def weigh(records: Iterable[Record]) -> list[Claim]:
 def _claim(question: _Question, said: Sequence[Evidence]) -> Claim:
     order = {FAILS: 0, HOLDS: 1, UNDECIDED: 2}
     newest = sorted(said, key=lambda one: one.record.started or "", reverse=True)
-    ranked = sorted(newest, key=lambda one: order[one.verdict])
+    longest = sorted(newest, key=lambda one: one.record.seconds or 0.0, reverse=True)
+    ranked = sorted(longest, key=lambda one: order[one.verdict])
     verdict = verdict_of([one.verdict for one in said], question.strict)
-    return Claim(question.text, question.of, question.command, verdict, ranked[:SHOWN], max(0, len(ranked) - SHOWN))
+    return Claim(question.text, question.of, question.command, verdict, ranked[:SHOWN], ranked[SHOWN:])
 
 
 def verdict_of(said: Sequence[str], strict: bool = False) -> str:

@@ -57,8 +57,8 @@ def output_bound(record: Record) -> Evidence | None:
         return None
     one = found[0]
     text = (
-        f"{one['rows']:,} rows, the largest error {one['largest_ratio']:.2f} of its bound; the bound says more than "
-        f"2 max ‖v‖ in {100 * one['informative']:.3g} % of them; {_about_outputs(record)}"
+        f"{one['rows']:,} rows, the largest error {one['largest_ratio']:.2f} of its bound; the bound is below "
+        f"2 max ‖v‖, which holds anyway, in {100 * one['informative']:.3g} % of them; {_about_outputs(record)}"
     )
     return Evidence(record, HOLDS if one["met"] else FAILS, text)
 

@@ -60,6 +60,8 @@ def points_of(rows: Sequence[Row]) -> list[Point]:
     found: dict[tuple[object, ...], Point] = {}
     for side, samples in (("method", "num_samples"), ("baseline", "baseline_samples")):
         for row in rows:
+            if row[f"{side}_error"] is None:
+                continue  # not finite
             knob = row["knob"] if side == "method" else row["baseline_knob"]
             made = Point(row[side], row[f"{side}_cost"], row[f"{side}_error"], row[f"{side}_error_ci95"], row[samples])
             found.setdefault((row[side], knob, round(made.cost, 9), round(made.error, 12)), made)
@@ -71,6 +73,8 @@ def _own_point(rows: Sequence[Row], summary: Mapping[str, Any]) -> list[Point]:
     if not own:
         return []
     found = own["errors"][rows[0]["measure"]]
+    if found["error"] is None:
+        return []
     return [Point(own["bias"], own["cost"], found["error"], found["ci95"], None, own=True)]
 
 

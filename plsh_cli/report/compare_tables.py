@@ -26,8 +26,12 @@ MEASURE_NAMES = {
 }
 
 
+#: How far two costs are apart, over the second, that count as equal.
+_NEAR = 0.02
+
+
 def tables(result: Mapping[str, Any]) -> list[Sheet]:
-    """A table per measure; the first line of the first title says whether all budgets are equal."""
+    """A table per measure; the lead of the first says whether all budgets are equal."""
     rows, summary = result["rows"], result["summary"]
     measures = list(dict.fromkeys(row["measure"] for row in rows))
     return [
@@ -44,9 +48,7 @@ def method_name(row: Row) -> str:
 
 def _sheet(rows: Sequence[Row], summary: Mapping[str, Any], first: bool) -> Sheet:
     several = len({row["n"] for row in rows}) > 1
-    title = f"{MEASURE_NAMES[rows[0]['measure']]}, against {rows[0]['baseline']}; {_subject(rows, summary)}"
-    if first:
-        title = f"{summary['first_line']}\n{title}"
+    title = f"{MEASURE_NAMES[rows[0]['measure']]}, against {rows[0]['baseline']}; {subject(rows, summary)}"
     headers = [
         *(["n"] if several else []),
         "method",
@@ -63,7 +65,9 @@ def _sheet(rows: Sequence[Row], summary: Mapping[str, Any], first: bool) -> Shee
     group = "n" if several else "method"
     ends = {place for place, (row, after) in enumerate(pairwise(rows)) if row[group] != after[group]}
     keys = 2 if several else 1
-    return Sheet(title, headers, [_line(row, several) for row in rows], _caption(rows, summary), keys, keys, ends)
+    lead = summary["first_line"] if first else ""
+    lines = [_line(row, several) for row in rows]
+    return Sheet(title, headers, lines, _caption(rows, summary), keys, keys, ends, lead)
 
 
 def _reference(rows: Sequence[Row], summary: Mapping[str, Any]) -> str:
@@ -72,13 +76,25 @@ def _reference(rows: Sequence[Row], summary: Mapping[str, Any]) -> str:
     if not own:
         return ""
     error, cost = own["errors"][rows[0]["measure"]]["error"], own["cost"]
+    rows = [row for row in rows if row["method_error"] is not None and row["baseline_error"] is not None]
+    if error is None or not rows:
+        return ""
     beaten = [row for row in rows if row["method"] != row["baseline"] and row["method_error"] > error]
-    cheaper = all(row["method_cost"] > cost for row in rows) and all(row["baseline_error"] > error for row in rows)
     text = f"\n{own['bias']} at its own {own['knob']}: error {number(error)} at a cost of {number(cost)}"
-    text += ": LESS of both than with the methods' budget" if cheaper else ""
+    text += ": LESS of both than with the methods' budget" if at_its_own(own, rows) else ""
     if beaten:
         text += f"; there it is better than {', '.join(method_name(row) for row in beaten)}"
     return text
+
+
+def at_its_own(own: Mapping[str, Any], rows: Sequence[Row]) -> bool:
+    """Whether the baseline has less error at less cost with its own setting than at any method's cost.
+
+    own: the summary's reference. rows: of one measure.
+    """
+    error, told = own["errors"][rows[0]["measure"]]["error"], [row for row in rows if row["baseline_error"] is not None]
+    cheaper = all(row["method_cost"] > own["cost"] for row in told)
+    return bool(told) and error is not None and cheaper and all(row["baseline_error"] > error for row in told)
 
 
 def _line(row: Row, several: bool) -> list[str]:
@@ -98,7 +114,8 @@ def _line(row: Row, several: bool) -> list[str]:
     ]
 
 
-def _subject(rows: Sequence[Row], summary: Mapping[str, Any]) -> str:
+def subject(rows: Sequence[Row], summary: Mapping[str, Any]) -> str:
+    """What the errors are of: inputs, lengths, heads, draws and seeds."""
     sigma = summary["sigma"]
     told = (
         f"sigma = {sigma[0]:g}" if len(set(sigma)) == 1 else f"{len(sigma)} heads, sigma {min(sigma):g}-{max(sigma):g}"
@@ -116,13 +133,33 @@ def _seeded(rows: Sequence[Row]) -> bool:
     return rows[0]["level"] == "training" or _drawn(rows)
 
 
+def _missed(row: Row, rows: Sequence[Row]) -> str:
+    """Where a method that was given the cost of s draws has another one, as it cannot reach it."""
+    drawn = [one for one in rows if one["method"] == "plsh" and one["num_samples"] == row["num_samples"]]
+    if not drawn or row["method"] == "plsh" or abs(row["method_cost"] / drawn[0]["method_cost"] - 1.0) <= _NEAR:
+        return ""
+    costs = f"it has {number(row['method_cost'])}, they {number(drawn[0]['method_cost'])}"
+    return f"\n{method_name(row)} does not reach the cost of {row['num_samples']} draws: {costs}"
+
+
+def _unit(row: Row) -> str:
+    """How many pairs and what one is: "15 (each a text with a seed of its draws)"."""
+    return f"{row['pairs']} ({'each ' if row['pairs'] > 1 else ''}{row['unit']})"
+
+
 def _caption(rows: Sequence[Row], summary: Mapping[str, Any]) -> str:
-    units = list(dict.fromkeys(f"{row['pairs']} times {row['unit']}" for row in rows))
+    units = list(dict.fromkeys(_unit(row) for row in rows))
     text = f"cost: {summary['cost_name']}; difference: method - baseline, below 0 the method is better; "
     text += "±: 95 % t interval over pairs; p: paired t test"
     text += f"\npairs: {'; '.join(units)}"
     if any(row["pairs"] == 1 for row in rows):
         text += "; a single pair has no interval and stays undecided"
+    text += "".join(dict.fromkeys(_missed(row, rows) for row in rows))
+    for row in rows:
+        if row.get("not_finite"):
+            text += (
+                f"\n{method_name(row)}: errors of {row['not_finite']} are not finite, as after a training that diverged"
+            )
     if any(row["p_value_texts"] is not None for row in rows):
         most = max(row["p_value_texts"] for row in rows if row["p_value_texts"] is not None)
         text += f"\npairs of one text share it: the verdict also needs the interval over the {rows[0]['texts']} texts' "

@@ -9,8 +9,6 @@ from typing import Any
 from plsh_cli.report.library import Record
 from plsh_cli.report.text import Row, kernel_name, mean_ci
 
-_DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-
 
 @dataclass(frozen=True)
 class KeyMetric:
@@ -47,8 +45,9 @@ def key_metric(record: Record) -> KeyMetric | None:
     if record.state != "done" or not record.rows:
         return None
     try:
-        return _OF_COMMAND.get(record.command, _any)(record.rows, record.summary)
-    except _DAMAGED:
+        found = _OF_COMMAND.get(record.command, _any)(record.rows, record.summary)
+        return found if found is None or found.label else None
+    except Exception:
         return None
 
 

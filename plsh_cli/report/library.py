@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -75,8 +77,14 @@ class Record:
         return sorted(file for file in shown if not file.name.startswith("."))
 
     def size(self) -> int:
-        """Bytes of all its files; links are counted as links."""
-        return sum(file.lstat().st_size for file in self.path.rglob("*") if file.is_symlink() or file.is_file())
+        """Bytes of all its files; links are counted as links, and files that are gone meanwhile as nothing."""
+        total = 0
+        for folder, folders, files in os.walk(self.path):
+            links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+            for name in [*files, *links]:
+                with suppress(OSError):
+                    total += os.lstat(os.path.join(folder, name)).st_size
+        return total
 
     def forget(self) -> None:
         """Let go of result.json, which is read again when it is asked for."""
@@ -92,7 +100,7 @@ class Record:
                 return {}, f"{file.name} is too large to read"
         except OSError as error:
             return {}, f"{file.name}: {error.strerror}"
-        found = _json(file)
+        found = rundir.read_json(file)
         if found is None:
             return {}, f"{file.name} cannot be read"
         rows = found.get("rows")
@@ -120,11 +128,23 @@ def scan(out: Path) -> list[Record]:
     return sorted(found, key=lambda record: (record.started or "", record.path.name))
 
 
+def scales(out: Path) -> list[str]:
+    """The sizes of the studies that plsh reproduce has made or begun under `out`."""
+    return [folder.name for folder in _folders(out / REPRODUCTIONS)]
+
+
 def read(path: Path) -> Record:
     """The record of one folder, whatever is in it."""
+    try:
+        return _read(path)
+    except Exception as error:  # nothing that lies in one folder may lose the others
+        return Record(path, path.parent.name, path.name, "foreign", damage=f"cannot be read ({type(error).__name__})")
+
+
+def _read(path: Path) -> Record:
     if path.parent.name == SWEEPS and (path / "summary.json").is_file():
         return _sweep(path)
-    status = _json(path / "status.json") and RunFolder(path).status()
+    status = rundir.read_json(path / "status.json") and RunFolder(path).status()
     config, trouble = _config(path / "config.yaml")
     guess = path.parent.name.replace("-", "_")
     if status is None and not config:
@@ -134,7 +154,7 @@ def read(path: Path) -> Record:
     if state not in rundir.STATES:
         state, trouble = "foreign", trouble or "status.json is missing or cannot be read"
     reason = status.get("reason") if state in ("failed", "killed") else None
-    source = _json(path / "git.json") or {}
+    source = rundir.read_json(path / "git.json") or {}
     return Record(
         path=path,
         command=_text(status.get("command")) or _text(config.get("command")) or guess,
@@ -153,8 +173,8 @@ def read(path: Path) -> Record:
 
 def _sweep(path: Path) -> Record:
     """A sweep's folder as a record: its jobs are runs with records of their own."""
-    told = _json(path / "sweep.json") or {}
-    found = _json(path / "summary.json") or {}
+    told = rundir.read_json(path / "sweep.json") or {}
+    found = rundir.read_json(path / "summary.json") or {}
     overrides = told.get("overrides")
     return Record(
         path=path,
@@ -184,20 +204,20 @@ def _config(file: Path) -> tuple[dict[str, Any], str | None]:
         if file.stat().st_size > _MAX_CONFIG_BYTES:
             return {}, "config.yaml is too large to read"
         text = file.read_text(encoding="utf-8")
-        plain = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError, yaml.YAMLError) as error:
+        if "*" in text and any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _yaml_loader())):
+            return {}, "config.yaml repeats parts by reference, which no configuration does"  # they can multiply
+        plain = yaml.load(text, _yaml_loader())
+    except Exception as error:  # also of yaml's own constructors: KeyError, AttributeError, ...
         return {}, f"config.yaml cannot be read ({type(error).__name__})"
-    if not isinstance(plain, dict):
+    if not isinstance(plain, dict) or rundir.nested(plain):
         return {}, "config.yaml holds no configuration"
     return {str(key): value for key, value in plain.items()}, None
 
 
-def _json(file: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None where it is no plain file, damaged, or nested beyond reading."""
-    try:
-        return rundir.read_json(file) if file.is_file() else None
-    except (OSError, RecursionError):
-        return None
+def _yaml_loader() -> Any:
+    import yaml
+
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _lines(file: Path) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from plsh_cli.console import printable
 from plsh_cli.errors import MessageError, UserError
 from plsh_cli.report import library
 from plsh_cli.report.key_metrics import key_metric
@@ -39,7 +41,7 @@ class Wanted:
 
 def scan(out: str) -> list[Record]:
     """Every record under `out`, newest first; MessageError where that is no folder."""
-    folder = Path(out).expanduser()
+    folder = Path(os.path.expanduser(out))
     if not folder.is_dir():
         raise MessageError(f"no folder of runs at {out}: run something first, or say where with --out")
     return sorted(library.scan(folder), key=lambda record: (record.started or "", record.path.name), reverse=True)
@@ -68,15 +70,15 @@ def moment(since: str, now: datetime) -> str:
             then = then.replace(tzinfo=UTC) if then.tzinfo is None else then.astimezone(UTC)
     except (ValueError, OverflowError):
         raise UserError("--since", since, "must be an age such as 90m, 12h, 2d or 3w, or a date such as 2026-05-31")  # noqa: B904
-    return then.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{then.replace(tzinfo=None).isoformat(timespec='seconds')}Z"  # strftime does not fill up years
 
 
 def find(spec: str, out: str) -> Record:
     """The run that a path, a folder's name or a unique part of one means; MessageError where none or several fit."""
-    direct = Path(spec).expanduser()
+    direct = Path(os.path.expanduser(spec))
     if direct.is_dir() and any((direct / name).is_file() for name in ("config.yaml", "status.json", "summary.json")):
         return library.read(direct)
-    root = Path(out).expanduser()
+    root = Path(os.path.expanduser(out))
     if not root.is_dir():
         raise MessageError(f"no run {spec!r}: there is no folder of runs at {out}; say where with --out")
     there = [path for path in root.glob("*/*") if path.is_dir() and not path.name.startswith(".")]
@@ -126,6 +128,7 @@ def note(record: Record) -> str:
 
 def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines with columns flush left, ages and sizes flush right."""
+    cells = [[printable(" ".join(text.split())) for text in row] for row in cells]
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     return [
         "  ".join(
@@ -175,7 +178,7 @@ def age(started: str | None, now: datetime) -> str:
         seconds = (now - datetime.fromisoformat(started or "")).total_seconds()
     except (ValueError, TypeError):
         return "-"
-    for limit, unit, text in ((100, 1, "s"), (100 * 60, 60, "min"), (48 * 3600, 3600, "h")):
+    for limit, unit, text in ((120, 1, "s"), (120 * 60, 60, "min"), (48 * 3600, 3600, "h")):
         if seconds < limit:
             return f"{max(0, seconds) // unit:.0f} {text}"
     return f"{seconds // 86400:,.0f} days"

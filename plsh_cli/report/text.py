@@ -12,6 +12,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from plsh_cli.console import printable
+
 Row = Mapping[str, Any]
 TABLE_WIDTH = 100  # characters, at most
 FOLDING = {"note", "bound"}  # columns of text beside those of keys
@@ -54,8 +56,9 @@ def kernel_name(row: Row) -> str:
 class Sheet:
     """A table as plain text, set when it is printed: in several tables, one below the other, where it is too wide.
 
-    The first `keys` columns are repeated in each of them. The first `text_columns` columns are flush left.
-    Numbers are never cut: text folds before them, and they fold only where even one column has no room.
+    The first `keys` columns are repeated in each of them. The first `text_columns` columns are flush left. lead: what
+    comes before it and concerns all that follows. Numbers are never cut: text folds before them, and they fold only
+    where even one column has no room.
     """
 
     title: str
@@ -65,11 +68,14 @@ class Sheet:
     keys: int = 1
     text_columns: int = 1
     section_ends: Collection[int] = ()
+    lead: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.lead:
+            yield _text(self.lead, "bold")
         made = self.tables(options.max_width)
-        made[0].title = Text(self.title, style="bold")
-        caption = Text(self.caption, style="table.caption")
+        made[0].title = _text(self.title, "bold")
+        caption = _text(self.caption, "table.caption")
         if len(made) == 1:
             made[0].caption = caption if self.caption else None
         yield from made
@@ -107,15 +113,19 @@ class Sheet:
         for column in columns:
             text = column < self.text_columns or self.headers[column] in FOLDING
             table.add_column(
-                Text(self.headers[column]),
+                _text(self.headers[column]),
                 justify="left" if column < self.text_columns else "right",
                 no_wrap=no_wrap and not (text and fold),
                 overflow="fold",
                 max_width=fold if text else None,
             )
         for index, row in enumerate(self.rows):
-            table.add_row(*(Text(row[column]) for column in columns), end_section=index in self.section_ends)
+            table.add_row(*(_text(row[column]) for column in columns), end_section=index in self.section_ends)
         return table
+
+
+def _text(text: str, look: str = "") -> Text:
+    return Text(printable(text), style=look)
 
 
 def _width(table: Table) -> int:

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from attn_error_cases import Run
+from scipy import stats
 from training_toy import MODEL, TRAIN, texts
 
 from plsh_cli.attention.bias import FixedBlocks, Window, head_structures
@@ -185,8 +186,8 @@ RANDOM = ("compare.inputs=random", "compare.n=257", "compare.heads=4", "compare.
 
 
 def test_the_window_beats_fixed_blocks_at_equal_cost():
-    result, told = run(*RANDOM, "compare.methods=[plsh,window]", "compare.num_samples=[10]")
-    assert told.lines[0].startswith("equal cost")
+    result, _ = run(*RANDOM, "compare.methods=[plsh,window]", "compare.num_samples=[10]")
+    assert result.summary["first_line"].startswith("equal cost")
     assert result.summary["equal_cost"]
     rows = {(row["method"], row["measure"]): row for row in result.rows}
     assert {row["verdict"] for row in result.rows} == {"better"}
@@ -273,6 +274,38 @@ def test_one_pair_has_no_interval_and_stays_undecided():
         assert (row["pairs"], row["difference_ci95"], row["p_value"], row["verdict"]) == (1, None, None, "undecided")
 
 
+@pytest.mark.parametrize("sigma", [1e-30, 1e-5, 1e30])
+@pytest.mark.parametrize("level", ["matrix", "attention"])
+@pytest.mark.parametrize("baseline", ["fixed_blocks", "window"])
+def test_sigmas_beyond_all_lengths_make_all_methods_the_same(level, baseline, sigma):
+    """One token sees itself alone, or every other: what is left is rounding, which decides nothing."""
+    result, _ = run(
+        *(RANDOM if level == "attention" else ["compare.n=257"]), f"compare.level={level}", f"bias.sigma=[{sigma}]",
+        "compare.methods=[plsh,window,fixed_blocks]", f"compare.baseline={baseline}", "compare.num_samples=[3]",
+    )  # fmt: skip
+    assert result.summary["equal_cost"]
+    for row in result.rows:
+        assert row["method_cost"] == pytest.approx(1.0 if sigma < 1 else 129.0)
+        assert row["method_error"] < 1e-6
+        assert row["verdict"] == "undecided"
+
+
+def test_every_error_is_kept_so_that_the_test_can_be_made_again():
+    result, told = run(*RANDOM, "compare.methods=[plsh,window]", "compare.num_samples=[10,20]", "seed=5")
+    kept = told.rows["pairs"]
+    for row in result.rows:
+        sides = []
+        for bias, knob in ((row["method"], row["knob"]), (row["baseline"], row["baseline_knob"])):
+            found = [one for one in kept if (one["measure"], one["bias"], one["knob"]) == (row["measure"], bias, knob)]
+            assert found
+            own = {(one["text"], one["seed"]): one["error"] for one in found}
+            assert {seed for _, seed in own} == ({5, 6, 7} if bias == "plsh" else {None})
+            sides.append(own)
+        first, second = sides
+        again = stats.ttest_rel(list(first.values()), [second[text, None] for text, _ in first])
+        assert (row["pairs"], row["p_value"]) == (len(first), pytest.approx(again.pvalue, rel=1e-9))
+
+
 @pytest.fixture
 def captured(llama, corpus):
     return [f"model.path={llama}", "data.document=0", "compare.n=127", "compare.texts=3", "compare.num_samples=[4]"]
@@ -322,6 +355,29 @@ def test_training_runs_are_found_again_and_paired_by_seed(plsh, tmp_path, monkey
         apart = [bits["plsh", seed] - bits["fixed_blocks", seed] for seed in (0, 1)]
         assert row["difference"] == pytest.approx(np.mean(apart), abs=1e-12)
     assert (path.parent / "figures" / "pareto.png").is_file()
+    # A training that diverged is compared as far as its numbers go.
+    trained = next(tmp_path.glob("runs/train/*fixed_blocks*/result.json"))
+    whole = trained.read_text()
+    lost = json.loads(whole)
+    for one in lost["rows"]:
+        one["perplexity"] = None
+    trained.write_text(json.dumps(lost))
+    done = plsh(*command)
+    assert done.code == 0, done.text
+    assert "errors of baseline are not finite" in done.text
+    path = max(tmp_path.glob("runs/compare/*/result.json"), key=lambda file: file.stat().st_mtime_ns)
+    for before, row in zip(result["rows"], json.loads(path.read_text())["rows"], strict=True):
+        if row["measure"] == "bits_per_byte":
+            assert row == before
+        else:
+            assert (row["verdict"], row["difference"], row["p_value"]) == ("undecided", None, None)
+            assert (row["baseline_error"], row["not_finite"]) == (None, "baseline")
+    assert json.loads(path.read_text())["summary"]["runs"] == result["summary"]["runs"]
+    for damage in ([], [{"own": True}], [*json.loads(whole)["rows"], *json.loads(whole)["rows"]]):
+        trained.write_text(json.dumps({**lost, "rows": damage}))
+        done = plsh(*command)
+        assert "is not as a run leaves it; move the run away" in done.err
+        assert done.code == 1 or done.code == 2
 
 
 def test_overrides_of_a_training_run_compose_it():

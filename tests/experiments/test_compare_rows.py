@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -46,6 +48,25 @@ def test_degenerate_differences():
 )
 def test_a_verdict_needs_the_whole_interval_on_one_side(differences, wanted):
     assert verdict(*(Difference(mean, half, 0.5, 9) for mean, half in differences), None) == wanted
+
+
+def test_differences_that_rounding_makes_decide_nothing():
+    one = Difference(4.8e-8, 1e-10, 1e-9, 9)
+    assert verdict(one) == "worse"
+    assert verdict(one, resolution=1e-6) == "undecided"
+    assert verdict(Difference(-2e-6, 1e-10, 1e-9, 9), resolution=1e-6) == "better"
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_errors_that_are_not_finite_are_said_and_decide_nothing(bad):
+    drawn, blocks = [[0.1, 0.2, bad], [0.2, 0.3, 0.4]], [[0.5], [0.7]]
+    one = a_row(Setting("plsh", num_samples=3), Setting("fixed_blocks", lengths=(5,)), (drawn, blocks))
+    assert (one["verdict"], one["not_finite"], one["pairs"]) == ("undecided", "method", 6)
+    assert [one[key] for key in ("method_error", "difference", "difference_ci95", "p_value", "p_value_texts")] == [
+        None
+    ] * 5
+    assert one["baseline_error"] == pytest.approx(0.6)
+    json.dumps(one, allow_nan=False)
 
 
 def a_row(method, baseline, errors, facts=FACTS):

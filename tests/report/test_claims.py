@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import page_cases
 import pytest
@@ -151,15 +152,28 @@ def test_comparisons_at_equal_cost(tmp_path):
     def row(verdict, matched=True, baseline="fixed_blocks"):
         return {
             "method": "plsh", "baseline": baseline, "matched": matched, "verdict": verdict, "p_value": 0.01,
-            "cost": "union", "level": "matrix", "measure": "spectral", "num_samples": 20, "n": 64, "pairs": 5,
+            "cost": "union", "level": "matrix", "measure": "max_error", "num_samples": 20, "n": 64, "pairs": 5,
+            "seeds": 5, "seed_first": 0, "method_cost": 20.0, "method_error": 0.1, "baseline_error": 0.4,
         }  # fmt: skip
+
+    summary = {"subject": "bias matrices", "sigma": [16.0], "sampler": "iid"}
 
     cases = {"better": HOLDS, "worse": FAILS, "undecided": UNDECIDED}
     for number, (verdict, expected) in enumerate(cases.items()):
         rows = [row(verdict), row("worse", matched=False), row("worse", baseline="window")]
-        found = weighed(page_cases.run_folder(tmp_path, "compare", rows, {}, number=number))
+        found = weighed(page_cases.run_folder(tmp_path, "compare", rows, summary, number=number))
         assert only(found, "equal cost, it is better than fixed").verdict == expected
         assert only(found, "equal cost, it is better than ALiBi").verdict == FAILS
+        (said,) = only(found, "equal cost, it is better than fixed").evidence
+        assert "5 pairs each; bias matrices; n = 64; sigma = 16, iid draws; 5 seeds (0-4)" in said.text
+        assert "at its own" not in said.text
+    for number, (error, cost, told) in enumerate([(0.3, 9.0, True), (0.5, 9.0, False), (0.3, 30.0, False)], start=9):
+        own = {"bias": "fixed_blocks", "knob": "32 tokens", "cost": cost, "errors": {"max_error": {"error": error}}}
+        more = {**summary, "reference": own}
+        found = weighed(page_cases.run_folder(tmp_path, "compare", [row("better")], more, number=number))
+        (said,) = only(found, "equal cost, it is better than fixed").evidence
+        words = "at its own 32 tokens fixed_blocks has less error at less cost (max_error)"
+        assert (words in said.text) == told
 
 
 def test_speed(tmp_path):
@@ -183,8 +197,15 @@ def test_a_damaged_result_says_nothing_and_stops_nothing(tmp_path):
 def test_many_runs_are_counted(tmp_path):
     paths = [approx(tmp_path, number=number) for number in range(claims.SHOWN + 2)]
     claim = only(weighed(*paths), "expected spectral error")
-    assert (len(claim.evidence), claim.left_out) == (claims.SHOWN, 2)
-    assert claim.evidence[0].record.path == paths[-1]  # the newest first
+    assert [one.record.path for one in [*claim.evidence, *claim.others]] == paths[::-1]  # the newest first
+    assert len(claim.evidence) == claims.SHOWN
+
+
+def test_of_runs_that_say_the_same_the_longest_are_told(tmp_path):
+    paths = [approx(tmp_path, number=number) for number in range(claims.SHOWN + 2)]
+    status = json.loads((paths[1] / "status.json").read_text())
+    (paths[1] / "status.json").write_text(json.dumps({**status, "ended": "2026-01-30T00:00:00Z"}))
+    assert only(weighed(*paths), "expected spectral error").evidence[0].record.path == paths[1]
 
 
 def test_rules():

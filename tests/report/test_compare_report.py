@@ -94,7 +94,7 @@ def test_the_first_line_says_whether_costs_are_equal():
 
 def test_the_table_names_unit_pairs_and_verdicts():
     text = " ".join(printed(result()).split())
-    for word in ("15 times a text with a seed of its draws; 5 times a text", "better", "5 texts' means", "p: paired"):
+    for word in ("15 (each a text with a seed of its draws); 5 (each a text)", "better", "5 texts' means", "p: paired"):
         assert word in text
 
 
@@ -105,6 +105,27 @@ def test_a_baseline_that_more_budget_makes_worse_is_said(tmp_path):
     text = " ".join(printed(made).split())
     assert "fixed_blocks at its own 5 tokens: error 0.250 at a cost of 7.00: LESS of both" in text
     assert "better than plsh s=10" in text
+    RunFolder(tmp_path).write_json("result.json", made)
+    assert report.draw(tmp_path)
+    assert not (tmp_path / "figures" / "failed.txt").exists()
+
+
+def test_a_method_that_misses_the_cost_of_its_draws_is_named():
+    assert "does not reach" not in printed(result())
+    made = result()
+    window = next(row for row in made["rows"] if row["method"] == "window" and row["num_samples"] == 20)
+    window["method_cost"] = 150.0
+    said = f"window {window['knob']} (s=20) does not reach the cost of 20 draws: it has 150, they 200"
+    assert said in " ".join(printed(made).split())
+
+
+def test_what_is_not_finite_is_named_and_left_out_of_the_figure(tmp_path):
+    made = result()
+    for one in made["rows"][:2]:
+        one |= dict.fromkeys(("method_error", "method_error_ci95", "difference", "difference_ci95", "p_value"))
+        one |= {"verdict": "undecided", "not_finite": "method"}
+    assert "plsh s=10: errors of method are not finite" in " ".join(printed(made).split())
+    assert {point.num_samples for point in points_of(made["rows"]) if point.bias == "plsh"} == {20, 40}
     RunFolder(tmp_path).write_json("result.json", made)
     assert report.draw(tmp_path)
     assert not (tmp_path / "figures" / "failed.txt").exists()

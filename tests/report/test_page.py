@@ -270,6 +270,69 @@ def test_wrong_input_is_one_message(plsh, runs, words, says):
     assert all(os.path.samestat(os.lstat(name), was) for name, was in before.items())
 
 
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        (["--to", "y.csv"], "run,"),
+        (["--to", "y.MD"], "# "),
+        (["--to", "y.html"], "<!doctype"),
+        (["--to", "y.txt"], "<!doctype"),
+        (["--to", "y"], "<!doctype"),
+        (["--to", "y.csv", "--format", "md"], "# "),
+        (["--to", "y.html", "--format", "csv"], "run,"),
+    ],
+)
+def test_the_format_is_the_one_asked_for_or_that_of_the_ending(plsh, runs, words, begins):
+    done = plsh("report", *words)
+    assert done.code == 0, done.text
+    assert Path(words[1]).read_text(encoding="utf-8").startswith(begins)
+
+
+def test_a_reader_that_goes_away_is_no_error(plsh, runs):
+    os.mkfifo("pipe")
+
+    def peek():
+        with open("pipe", "rb") as handle:
+            handle.read(1)
+
+    reader = threading.Thread(target=peek)
+    reader.start()
+    done = plsh("report", "--to", "pipe")
+    reader.join(60)
+    assert (done.code, done.err) == (0, "report: who read pipe has gone\n")
+
+
+def test_toy_sizes_are_said_above_all(plsh, runs):
+    assert "toy sizes" not in plsh_page(plsh)
+    (runs / "reproduce" / "smoke").mkdir(parents=True)
+    text = plsh_page(plsh)
+    assert text.index("toy sizes") < text.index("The paper's claims")
+    assert plsh("report", "--format", "md").code == 0
+    assert "toy sizes" in (runs / "report.md").read_text(encoding="utf-8").split("## ")[0]
+    (runs / "reproduce" / "cpu").mkdir()
+    assert "toy sizes" not in plsh_page(plsh)
+
+
+def plsh_page(plsh):
+    assert plsh("report").code == 0
+    return Path("runs/report.html").read_text(encoding="utf-8")
+
+
+def test_every_run_behind_a_claim_is_linked(plsh, tmp_path):
+    made = page_cases.approx_result()
+    out = tmp_path / "runs"
+    paths = [
+        page_cases.run_folder(out, "approx", made["rows"], made["summary"], number=number, hash_=f"{number}" * 16)
+        for number in range(5)
+    ]
+    document = Document(plsh_page(plsh))
+    claims = document.text.split("What the paper leaves open")[0]
+    assert all(path.name in claims for path in paths)
+    assert "shorter runs:" in claims
+    targets = {one.get("id") for _, one in document.elements}
+    assert all(one["href"][1:] in targets for one in document.having("a") if one["href"].startswith("#"))
+
+
 @pytest.mark.parametrize("format_", ["html", "md", "csv"])
 def test_a_pipe_is_written_into(plsh, runs, format_):
     """What is no file keeps its place: it gets the same page, and the remark goes to stderr, not into the page."""

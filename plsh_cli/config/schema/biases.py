@@ -8,12 +8,13 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from plsh_cli.config.schema.fields import (
     Count,
-    DistinctPositives,
+    DistinctSigmas,
     Number,
     Positives,
     Probability,
     Sampler,
     Section,
+    Sigmas,
     as_list,
 )
 
@@ -29,7 +30,7 @@ class DrawsBias(Section):
 
     name: Literal["plsh"]
     kernel: Literal["alibi", "log", "power", "table"]
-    sigma: DistinctPositives | None
+    sigma: DistinctSigmas | None
     a: Positives | None
     b: Positives | None
     p: (
@@ -59,7 +60,7 @@ class DrawsBias(Section):
 class PlshBias(DrawsBias):
     """Positional LSH in a model."""
 
-    sigma: Positives | None
+    sigma: Sigmas | None
     num_samples: Count
     merge: Literal["lse", "mean"]
     resample: Literal["step", "once"]
@@ -78,7 +79,7 @@ class AlibiBias(Section):
     """Exact ALiBi in a model."""
 
     name: Literal["alibi"]
-    sigma: Positives | None
+    sigma: Sigmas | None
     rope: Rope
 
 
@@ -86,7 +87,7 @@ class WindowBias(Section):
     """Exact ALiBi without the keys whose weight is below eps."""
 
     name: Literal["window"]
-    sigma: Positives | None
+    sigma: Sigmas | None
     eps: Probability
     rope: Rope
 
@@ -95,7 +96,7 @@ class FixedBlocksBias(Section):
     """Blocks of max(1, round(2 sigma)) tokens."""
 
     name: Literal["fixed_blocks"]
-    sigma: Positives | None
+    sigma: Sigmas | None
     rope: Rope
 
 

@@ -55,7 +55,10 @@ Layers = Annotated[
     AfterValidator(no_duplicates),
 ]
 Positives = Annotated[list[Positive], BeforeValidator(as_list), Field(min_length=1)]
-DistinctPositives = Annotated[Positives, AfterValidator(no_duplicates)]
+# Tokens. Far beyond what tells any two tokens apart, and float32 holds distance / sigma for every length.
+Sigma = Annotated[float, Number, Field(ge=1e-30, le=1e30)]
+Sigmas = Annotated[list[Sigma], BeforeValidator(as_list), Field(min_length=1)]
+DistinctSigmas = Annotated[Sigmas, AfterValidator(no_duplicates)]
 Sampler = Literal["iid", "stratified", "importance"]
 Samplers = Annotated[list[Sampler], BeforeValidator(as_list), Field(min_length=1), AfterValidator(no_duplicates)]
 Device = Annotated[str, AfterValidator(matching(r"auto|cpu|mps|cuda(:\d+)?", "must be auto, cpu, mps, cuda or cuda:N"))]

@@ -17,6 +17,7 @@ from plsh_cli.config.schema.fields import (
     Samplers,
     Section,
     Seeds,
+    Sigma,
     as_list,
     no_duplicates,
 )
@@ -56,7 +57,7 @@ class ApproxCommand(Command):
 
 class BenchMatrixSettings(Section):
     n: Count
-    sigma: Positive
+    sigma: Sigma
     num_samples: Count
     comparison_draws: Count
     slice_draws: Count

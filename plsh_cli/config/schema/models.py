@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from plsh_cli.config.schema.biases import TaggedBias
-from plsh_cli.config.schema.fields import Count, Counts, Positives, Section, Seeds, as_list, no_duplicates
+from plsh_cli.config.schema.fields import Count, Counts, Section, Seeds, Sigmas, as_list, no_duplicates
 from plsh_cli.config.schema.sections import Command, Data, OpenedModel
 
 BiasName = Literal["original", "alibi", "plsh", "window", "fixed_blocks", "none"]
@@ -26,7 +26,7 @@ class EvalSettings(Section):
     run: Annotated[str, Field(min_length=1)] | None
     lengths: Counts | None
     biases: BiasNames | None
-    sigma: Positives | None
+    sigma: Sigmas | None
     num_samples: Counts | None
     draws: Seeds
     windows: Literal["matched", "paper"]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from plsh_cli.config.schema.biases import OriginalBias, TaggedBias
-from plsh_cli.config.schema.fields import Count, Counts, Number, Positive, Section, Seeds, as_list
+from plsh_cli.config.schema.fields import Count, Counts, Number, Positive, Section, Seeds, Sigma, as_list
 from plsh_cli.config.schema.models import Names
 from plsh_cli.config.schema.sections import Command, Data, Model
 
@@ -31,7 +31,7 @@ class TrainSettings(Section):
     betas: Annotated[list[Share], BeforeValidator(as_list), Field(min_length=2, max_length=2)]
     adam_eps: Positive
     weight_decay: NotNegative
-    sigma: Positive | None
+    sigma: Sigma | None
     clip: Positive | None
     bf16: bool
     gradient_checkpointing: bool

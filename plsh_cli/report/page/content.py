@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +15,13 @@ from plsh_cli.report.sections import SECTIONS, Section, section_of
 
 #: Bytes of figures and tables that a page may have; runs beyond are listed without them. More where runs are named.
 PAGE_BYTES, NAMED_PAGE_BYTES = 16_000_000, 64_000_000
+
+
+#: What a page says above all where toy sizes are all that a study had.
+TOY = (
+    "The study behind these runs is plsh reproduce --scale smoke: toy sizes, which show that every part works. Its "
+    "numbers and verdicts mean nothing; plsh reproduce --scale cpu measures."
+)
 
 
 @dataclass(frozen=True)
@@ -37,10 +44,14 @@ class Content:
     chapters: Sequence[Chapter]
     troubled: Sequence[Record]
     foreign: Sequence[Record]
+    notice: str = ""
 
 
-def gather(records: Sequence[Record], named: bool) -> Content:
-    """The content of a report over these records. named: they were asked for one by one, so none counts as older."""
+def gather(records: Sequence[Record], named: bool, scales: Collection[str] = ()) -> Content:
+    """The content of a report over these records. named: they were asked for one by one, so none counts as older.
+
+    scales: of the studies that plsh reproduce made in the same folder.
+    """
     sound = {id(record) for record in records if record.state == "done" and not _problem(record)}
     whole = [record for record in records if id(record) in sound]
     newest = whole if named else latest(whole)
@@ -60,6 +71,7 @@ def gather(records: Sequence[Record], named: bool) -> Content:
         chapters=[chapter for chapter in chapters if chapter.full or chapter.listed],
         troubled=[one for one in reversed(records) if one.state != "foreign" and id(one) not in sound],
         foreign=[one for one in records if one.state == "foreign"],
+        notice=TOY if set(scales) == {"smoke"} else "",
     )
 
 

@@ -10,6 +10,27 @@ from xml.parsers import expat
 from plsh_cli.report.library import Record
 
 _MOST_BYTES = 3_000_000
+#: What the commands' figures show, by the beginning of the file's name; what follows it is told as it is.
+_NAMES = {
+    "error_time": "error against time",
+    "error": "error against draws s",
+    "picture": "exact matrix, mean of draws, and their difference",
+    "block_sizes": "sizes of the blocks against their law",
+    "gain": "gain of each sampler over i.i.d. draws",
+    "output_error": "error of attention outputs against draws s",
+    "layer_head": "error by layer and head",
+    "row_bound": "errors of rows against their bound",
+    "head_error": "error by head against its sigma",
+    "baselines": "error beside window and fixed blocks of equal pairs",
+    "time": "time against length",
+    "ratios": "how many times faster, beside the targets",
+    "pareto": "error against cost, with the frontier",
+    "perplexity_against_s": "perplexity against draws s",
+    "perplexity": "perplexity by bias",
+    "position": "loss by tokens of left text",
+    "loss": "loss by step",
+    "length": "bits per byte against length",
+}
 _TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
@@ -23,8 +44,13 @@ class Picture:
 
     @property
     def name(self) -> str:
-        """Its name in words."""
-        return self.path.stem.replace("_", " ")
+        """What it shows, in words."""
+        stem = self.path.stem
+        for begin, words in _NAMES.items():
+            if stem == begin or stem.startswith(f"{begin}_"):
+                rest = stem[len(begin) :].replace("_", " ").strip()
+                return f"{words}{f': {rest}' if rest else ''}"
+        return stem.replace("_", " ")
 
     @property
     def address(self) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from plsh_cli.report.claims import Claim
-from plsh_cli.report.evidence import VERDICTS
+from plsh_cli.report.evidence import VERDICTS, Evidence
 from plsh_cli.report.key_metrics import key_metric
 from plsh_cli.report.library import Record
 from plsh_cli.report.page import html_run, tables
@@ -36,6 +36,7 @@ def page(content: Content, target: Path) -> Iterator[str]:
         f"<title>{escape(content.title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
     )
     yield _head(content)
+    yield paragraphs(content.notice, "trouble notice")
     yield '<main>\n<section id="claims">\n<h2>What the runs say</h2>\n'
     yield _tally(content.claims)
     yield _claims(content.claims, places)
@@ -94,14 +95,19 @@ def _claim(claim: Claim, places: dict[int, str]) -> str:
     said = []
     for one in claim.evidence:
         other = f"({one.verdict}) " if one.verdict != claim.verdict else ""
-        run = link("#" + places[id(one.record)], one.record.path.name)
-        said.append(f'<li>{escape(one.text)} {other}· <span class="source">{run}</span></li>')
-    said += [f"<li>and {claim.left_out} more runs</li>"] if claim.left_out else []
+        said.append(f'<li>{escape(one.text)} {other}· <span class="source">{_run(one, places)}</span></li>')
+    if claim.others:
+        runs = ", ".join(f"{_run(one, places)} ({one.verdict})" for one in claim.others)
+        said.append(f'<li>shorter runs: <span class="source">{runs}</span></li>')
     measured = f"<ul>{''.join(said)}</ul>" if said else _unmeasured(claim)
     return (
         f'<li><div class="verdict">{_chip(claim.verdict)}</div><div><p class="claim">{escape(claim.text)}</p>'
         f"{measured}</div></li>\n"
     )
+
+
+def _run(one: Evidence, places: dict[int, str]) -> str:
+    return link("#" + places[id(one.record)], one.record.path.name)
 
 
 def _unmeasured(claim: Claim) -> str:
@@ -114,7 +120,11 @@ def _chapter(chapter: Chapter, places: dict[int, str], numbers: Iterator[int], t
     yield paragraphs(section.about, "about")
     opened = first_of_kind(chapter.full)
     for record in chapter.full:
-        yield html_run.run(record, places[id(record)], id(record) in opened, numbers, folder(record, target))
+        try:
+            yield html_run.run(record, places[id(record)], id(record) in opened, numbers, folder(record, target))
+        except Exception as error:  # one damaged run must not lose the others
+            told = f"{record.path.name} cannot be shown: its result is damaged ({type(error).__name__})"
+            yield f'<div id="{places[id(record)]}">{paragraphs(told, "trouble")}</div>\n'
         record.forget()
     if chapter.listed:
         yield f"<details><summary>{len(chapter.listed)} more runs, without their figures and tables</summary>\n"

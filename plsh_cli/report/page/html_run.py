@@ -70,7 +70,7 @@ def _table(sheet: Sheet, number: int, source: str) -> str:
         end = ' class="end"' if place in sheet.section_ends else ""
         lines.append(f"<tr{end}>{first}{others}</tr>")
     return (
-        f'<div class="sheet" id="item-{number}">\n<h4>{escape(sheet.title)}</h4>\n'
+        f'{paragraphs(sheet.lead, "note")}<div class="sheet" id="item-{number}">\n<h4>{escape(sheet.title)}</h4>\n'
         f'<div class="scroll" tabindex="0" role="region" aria-labelledby="item-{number}"><table>'
         f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{chr(10).join(lines)}\n</tbody></table></div>\n"
         f"{paragraphs(sheet.caption, 'note')}{paragraphs(left_out, 'note')}<p>{source}</p>\n</div>\n"

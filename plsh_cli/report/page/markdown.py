@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from plsh_cli.console import printable
 from plsh_cli.report.claims import Claim
 from plsh_cli.report.key_metrics import key_metric
 from plsh_cli.report.library import Record
@@ -21,6 +22,8 @@ from plsh_cli.report.text import FOLDING, Sheet
 def page(content: Content, target: Path) -> Iterator[str]:
     """The file's text, piece by piece. Paths are relative to the folder of `target`."""
     yield f"# Positional LSH, measured\n\n{escape(content.title)}, made {content.made} by plsh report.\n\n"
+    if content.notice:
+        yield f"**{escape(content.notice)}**\n\n"
     for of, title in TITLES.items():
         yield f"## {title}\n\n"
         yield _claims([claim for claim in content.claims if claim.of == of], target)
@@ -40,11 +43,9 @@ def escape(text: str) -> str:
 def _claims(claims: Sequence[Claim], target: Path) -> str:
     lines = []
     for claim in claims:
-        said = [
-            f"{escape(one.text)} ({one.verdict}, [{escape(one.record.path.name)}]({folder(one.record, target)}))"
-            for one in claim.evidence
-        ]
-        said += [f"and {claim.left_out} more runs"] if claim.left_out else []
+        said = [f"{escape(one.text)} ({one.verdict}, {_link(one.record, target)})" for one in claim.evidence]
+        others = ", ".join(f"{_link(one.record, target)} ({one.verdict})" for one in claim.others)
+        said += [f"shorter runs: {others}"] if others else []
         lines.append(
             [
                 escape(claim.text),
@@ -55,10 +56,18 @@ def _claims(claims: Sequence[Claim], target: Path) -> str:
     return _grid(["claim", "verdict", "measured"], lines, 3)
 
 
+def _link(record: Record, target: Path) -> str:
+    return f"[{escape(record.path.name)}]({folder(record, target)})"
+
+
 def _chapter(chapter: Chapter, target: Path) -> Iterator[str]:
     yield f"## {escape(chapter.section.title)}\n\n{escape(chapter.section.about)}\n\n"
     for record in chapter.full:
-        yield _run(record, target)
+        try:
+            yield _run(record, target)
+        except Exception as error:  # one damaged run must not lose the others
+            told = f"{record.path.name} cannot be shown: its result is damaged ({type(error).__name__})"
+            yield f"{escape(told)}\n\n"
         record.forget()
     if chapter.listed:
         yield f"### More runs, without their figures and tables\n\n{_list(chapter.listed, target)}"
@@ -90,7 +99,8 @@ def _table(sheet: Sheet) -> str:
     lines = [["–" if value == tables.MISSING else escape(value) for value in row] for row in rows]
     notes = [escape(line) for line in (*sheet.caption.splitlines(), left_out) if line]
     table = _grid([escape(name) for name in sheet.headers], lines, min(texts, sheet.text_columns))
-    return f"**{escape(sheet.title)}**\n\n{table}" + "".join(f"{note}  \n" for note in notes) + "\n"
+    lead = f"{escape(sheet.lead)}\n\n" if sheet.lead else ""
+    return f"{lead}**{escape(sheet.title)}**\n\n{table}" + "".join(f"{note}  \n" for note in notes) + "\n"
 
 
 def _list(records: Sequence[tuple[Record, str]], target: Path) -> str:
@@ -112,7 +122,7 @@ def _grid(heads: Sequence[str], lines: Sequence[Sequence[str]], texts: int) -> s
 
 def _code(text: str) -> str:
     """A text as code; Markdown does nothing with what is in it."""
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     longest = max((len(run) for run in re.findall("`+", line)), default=0)
     mark = "`" * (longest + 1)
     return f"{mark} {line} {mark}" if longest else f"{mark}{line}{mark}"

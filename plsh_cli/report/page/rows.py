@@ -2,7 +2,8 @@
 
 Columns: run (folder), command, name, state, started, commit, dirty, config_hash, problem, row (its number in the run's
 result, from 0), then every field that any row has, in the order met. An empty cell is a missing value, or a field that
-rows of that command do not have. A run without rows has one line, so that nothing is left out. Lists are JSON.
+rows of that command do not have. A run without rows has one line, so that nothing is left out. Lists are JSON. A text
+that a spreadsheet would take for a formula (= + - @ in front) has an apostrophe before it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 
+from plsh_cli.console import printable
 from plsh_cli.report.library import Record
 
 ABOUT = ("run", "command", "name", "state", "started", "commit", "dirty", "config_hash", "problem", "row")
@@ -48,8 +50,15 @@ def table(records: Sequence[Record]) -> Iterator[str]:
 
 def _line(cells: Sequence[object]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
+    csv.writer(text, lineterminator="\n").writerow([_harmless(one) for one in cells])
     return text.getvalue()
+
+
+def _harmless(cell: object) -> object:
+    """The cell for a spreadsheet and a terminal: a text is no formula and steers nothing."""
+    if not isinstance(cell, str):
+        return cell
+    return printable(f"'{cell}" if cell.lstrip()[:1] in ("=", "+", "-", "@") else cell)
 
 
 def _cell(value: object) -> object:

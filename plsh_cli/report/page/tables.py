@@ -21,9 +21,9 @@ def sheets(record: Record) -> tuple[list[Sheet], str | None]:
     result, trouble = record.result, None
     try:
         made = report.tables(result) if record.command.isidentifier() else []
+        found = [sheet for sheet in map(_sheet, made) if sheet is not None]
     except Exception as error:  # a result of another version, or a damaged one, must not lose the page
-        made, trouble = [], f"its tables cannot be made from its result ({type(error).__name__}: {error})"
-    found = [sheet for sheet in map(_sheet, made) if sheet is not None]
+        found, trouble = [], f"its tables cannot be made from its result ({type(error).__name__}: {error})"
     return (found, trouble) if found else ([_plain(record.rows)] if record.rows else [], trouble)
 
 
@@ -67,5 +67,5 @@ def _cell(value: object) -> str:
     if isinstance(value, bool | str):
         return str(value)
     if isinstance(value, int):
-        return f"{value:,}"
+        return f"{value:,}" if abs(value) < 10**30 else f"{value:.3e}" if abs(value) < 10**300 else "beyond 1e300"
     return number(value) if isinstance(value, float) else json.dumps(value, default=str)[:80]

@@ -22,12 +22,16 @@ FORMATS = ("html", "md", "csv")
 REMAINS_AFTER_SECONDS = 3600  # an unfinished page that old was left by a killed report, not one that still writes
 
 
-def write(names: Sequence[str], out: Path, format_: str, to: Path | None) -> list[str]:
+def write(names: Sequence[str], out: Path, format_: str | None, to: Path | None) -> list[str]:
     """Write the report over these runs, or over all under `out`; lines that say what was written.
+
+    format_: html, md or csv; None: as the ending of `to` says, otherwise html.
 
     Raises UserError or MessageError for an unknown format or run, a folder that is not there, and a file that cannot
     be written.
     """
+    ending = to.suffix[1:].lower() if to is not None else ""
+    format_ = format_ or (ending if ending in FORMATS else FORMATS[0])
     if format_ not in FORMATS:
         raise UserError("--format", format_, f"must be one of {', '.join(FORMATS)}")
     target = to if to is not None else out / f"report.{format_}"
@@ -37,11 +41,14 @@ def write(names: Sequence[str], out: Path, format_: str, to: Path | None) -> lis
     if format_ == "csv":
         pieces: Iterable[str] = rows.table(records)
     else:
-        content = gather(records, named=bool(names))
+        content = gather(records, bool(names), () if names else library.scales(out))
         base = Path(f"report.{format_}") if is_stream(target) else target  # what links start from
         pieces = html.page(content, base) if format_ == "html" else markdown.page(content, base)
-    with _written(target):
-        size = _into(target, pieces) if is_stream(target) else _whole(Path(os.path.realpath(target)), pieces)
+    try:
+        with _written(target):
+            size = _into(target, pieces) if is_stream(target) else _whole(Path(os.path.realpath(target)), pieces)
+    except BrokenPipeError:
+        return [f"report: who read {target} has gone"]
     states = {state: sum(one.state == state for one in records) for state in (*rundir.STATES, "foreign")}
     counts = ", ".join(f"{number} {state}" for state, number in states.items() if number) or "no runs yet"
     return [f"report: {target} ({counts}; {size / 1e6:.1f} MB)"]
@@ -62,7 +69,7 @@ def _chosen(names: Sequence[str], out: Path) -> list[Record]:
 
 def _folder(name: str, out: Path) -> Path:
     """The folder that a name means: a path, or a part of a run's or sweep's name."""
-    direct = Path(name).expanduser()
+    direct = Path(os.path.expanduser(name))
     if direct.is_dir() and (direct.name != name or not (out / name).is_dir()):
         return direct
     sweeps = [path.parent for path in sorted(out.glob(f"{library.SWEEPS}/*/summary.json")) if name in path.parent.name]
@@ -79,6 +86,8 @@ def _written(target: Path) -> Iterator[None]:
     """What the system refuses in the body is said of this file, as UserError."""
     try:
         yield
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise UserError("--to", str(target), f"cannot be written ({error.strerror or error})") from None
 

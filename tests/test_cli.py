@@ -282,6 +282,28 @@ def test_a_table_that_is_none_is_one_message(plsh, tmp_path, text):
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("words", [["runs", "--json"], ["runs"], ["report", "--format", "csv", "--to", "/dev/stdout"]])
+def test_an_output_that_has_no_room_is_one_message(tmp_path, words):
+    """The system's own limit on the size of a file stands for a full disk."""
+    for number in range(9):
+        run = tmp_path / "runs" / "toy" / f"{number}-{'x' * 200}"
+        run.mkdir(parents=True)
+        (run / "status.json").write_text('{"state": "done"}')
+        (run / "config.yaml").write_text("command: toy")
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900)); from plsh_cli.__main__ import main; "
+    )
+    code += f"import sys; sys.argv = ['plsh', *{words!r}]; main()"
+    with open(tmp_path / "out", "wb") as out:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=out, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False
+        )
+    assert done.returncode != 0
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "cannot be written" in done.stderr
+    assert "unexpected" not in done.stderr
+
+
 def test_doctor_prints_brackets_as_they_are(plsh, monkeypatch):
     import importlib.util
 

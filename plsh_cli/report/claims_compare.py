@@ -34,7 +34,7 @@ def _against(record: Record, baseline: str) -> Evidence | None:
     values = [row["p_value"] for row in rows if row["p_value"] is not None]
     first = rows[0]
     text = (
-        f"better in {said.count(HOLDS)} of {len(said)} paired comparisons at equal {first['cost']}, worse in "
+        f"better in {said.count(HOLDS)} of {len(said)} paired comparisons at equal cost ({first['cost']}), worse in "
         f"{said.count(FAILS)}; {first['level']}: {', '.join(dict.fromkeys(str(row['measure']) for row in rows))}; "
         f"s = {listed(row['num_samples'] for row in rows)}, {first['pairs']} pairs each; "
         f"{subject(rows, record.summary)}"

@@ -170,7 +170,7 @@ def _cells(rows: Sequence[Row]) -> str:
     kernels = len({row["kernel"] for row in rows})
     what = f"{kernels} scales" if kernels > 1 else str(rows[0]["kernel"])
     return (
-        f"{len(rows)} cells: {what}, n = {listed(row['n'] for row in rows)}, "
+        f"{len(rows)} cell{'s' * (len(rows) != 1)}: {what}, n = {listed(row['n'] for row in rows)}, "
         f"s = {listed(row['num_samples'] for row in rows)}, {seeds_text(rows[0])}"
     )
 

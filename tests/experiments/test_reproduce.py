@@ -161,6 +161,17 @@ def test_a_sweep_is_done_when_all_its_jobs_are(plsh, scale, tmp_path):
     assert "0 done already" in plsh(*order, "--dry-run").out
 
 
+def test_a_run_whose_result_is_gone_is_not_done(plsh, scale, tmp_path):
+    order = scale(step("first", APPROX))
+    assert plsh(*order).code == 0
+    assert "1 done already" in plsh(*order, "--dry-run").out
+    (result,) = tmp_path.glob("runs/approx/*/result.json")
+    result.write_bytes(result.read_bytes()[:100])
+    assert "0 done already" in plsh(*order, "--dry-run").out
+    done = plsh(*order)
+    assert "1 done, 0 done before" in done.out, done.text
+
+
 def test_only_some_steps_and_another_folder(plsh, scale, tmp_path):
     order = scale(step("first", APPROX), step("second", f"{APPROX} seed=1"), step("third", f"{APPROX} seed=2"))
     done = plsh(*order, "--only", "third,first", "--out", "my runs", "seed=5")
@@ -183,6 +194,7 @@ def test_a_step_is_ended_in_order(scale, begun, tmp_path, by, code):
     printed = process.communicate(timeout=300)[0]
     assert process.returncode == code
     assert "2/2" not in printed
+    assert "stopped; the same command does what is missing" in printed
     (run,) = (file.parent for file in tmp_path.glob("runs/approx/*/status.json"))
     assert json.loads((run / "status.json").read_text())["reason"] == "terminated (SIGTERM)"
 

@@ -110,7 +110,7 @@ def train(
     found = {one: np.array([[_at(results[one, seed], n) for seed in seeds] for n in lengths]) for one in settings}
     # (lengths, seeds, measures) -> (lengths and measures, 1, seeds)
     shaped = {one: values.transpose(0, 2, 1).reshape(-1, 1, len(seeds)) for one, values in found.items()}
-    return lengths, shaped, [{"setting": key[0].name(), "seed": key[1], "run": path} for key, path in paths.items()]
+    return lengths, shaped, [{"setting": one.name(), "seed": seed, "run": paths[one, seed]} for one, seed in work]
 
 
 def _own_rows(path: Path) -> list[dict[str, Any]]:
